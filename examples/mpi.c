@@ -315,7 +315,7 @@ static int exchange_start(struct exchange *x, int rank, int world)
 /* After the engine was closed, or could not be opened. */
 static void exchange_stop(struct exchange *x)
 {
-	ckpt_exchange_server_quiet(x->server);
+	ckpt_exchange_server_stop(x->server);
 	pthread_join(x->carrier, NULL);
 	if (x->rank == 0)
 		pthread_join(x->keeper, NULL);

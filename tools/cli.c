@@ -416,7 +416,7 @@ int cli_exit_of(int code)
 	case 0:
 		return CLI_OK;
 	case CKPT_EINCOMPLETE:
-	case CKPT_EELSEWHERE:
+	case CKPT_EOTHERNODE:
 		return CLI_INCOMPLETE;
 	case CKPT_EINTEGRITY:
 	case CKPT_EFORMAT:

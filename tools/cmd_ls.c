@@ -8,7 +8,8 @@ static const char help[] =
 	"Lists every step of a store, newest first: its state, whether a restore may choose it\n"
 	"(LINEAGE), its size and age. A restore of the newest passes over a quarantined step even\n"
 	"where LINEAGE says yes: such a step is restored by its number only. A broken step has a\n"
-	"manifest that cannot be read or does not verify. One that is going will be removed soon: "
+	"manifest that cannot be read or does not verify. One that is deleting will be removed "
+	"soon: "
 	"a\n"
 	"restore of the newest chooses another.\n"
 	"\n"
@@ -45,14 +46,14 @@ static const char *state_name(uint32_t state)
 
 static const char *state_of(const struct ckpt_step_info *info)
 {
-	return info->going && info->state == CKPT_STEP_COMMITTED ? "going"
-								 : state_name(info->state);
+	return info->deleting && info->state == CKPT_STEP_COMMITTED ? "deleting"
+								    : state_name(info->state);
 }
 
 static const char *remote_name(uint32_t remote, bool json)
 {
-	static const char *const names[][2] = {{"?", "unknown"}, {"yes", "there"},
-		{"waits", "waits"}, {"-", "not"}, {"failed", "failed"}};
+	static const char *const names[][2] = {{"?", "unknown"}, {"yes", "uploaded"},
+		{"waits", "pending"}, {"-", "excluded"}, {"failed", "failed"}};
 
 	return names[remote < sizeof(names) / sizeof(names[0]) ? remote : 0][json];
 }
@@ -72,14 +73,14 @@ static void read_remote(const struct ckpt_catalog *catalog, struct remote *ret)
 	ret->code = ckpt_catalog_remote(catalog, &ret->info);
 	if (ret->code < 0)
 		return;
-	ret->there_ms = ret->info.there_wall_ms;
+	ret->there_ms = ret->info.uploaded_wall_ms;
 	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
 		struct ckpt_step_info step = {.size = sizeof(step)};
 		(void)ckpt_catalog_step(catalog, i, &step);
-		if (step.remote == CKPT_REMOTE_WAITS)
+		if (step.remote == CKPT_REMOTE_PENDING)
 			ret->waiting_bytes += step.bytes;
-		if (step.generation == ret->info.there_generation &&
-			step.step == ret->info.there_step && step.wall_ms > 0)
+		if (step.generation == ret->info.uploaded_generation &&
+			step.step == ret->info.uploaded_step && step.wall_ms > 0)
 			ret->there_ms = step.wall_ms;
 	}
 }
@@ -99,10 +100,10 @@ static json_t *remote_object(const struct remote *r)
 		"node", info->node, "wall_ms", (json_int_t)info->wall_ms, "waiting", "steps",
 		(json_int_t)info->waiting, "bytes", (json_int_t)r->waiting_bytes);
 	json_t *newest = json_null();
-	if (info->there_generation)
+	if (info->uploaded_generation)
 		newest = json_pack("{s:I, s:I, s:I}", "generation",
-			(json_int_t)info->there_generation, "step", (json_int_t)info->there_step,
-			"wall_ms", (json_int_t)r->there_ms);
+			(json_int_t)info->uploaded_generation, "step",
+			(json_int_t)info->uploaded_step, "wall_ms", (json_int_t)r->there_ms);
 	(void)json_object_set_new(object, "newest", newest);
 	json_t *failure = json_null();
 	if (info->code < 0)
@@ -171,9 +172,9 @@ static void print_remote(const struct remote *r)
 	}
 	(void)fputs("remote ", stdout);
 	cli_print_text(stdout, info->remote);
-	if (info->there_generation)
+	if (info->uploaded_generation)
 		(void)printf(": the newest step there is %llu, %s old",
-			(unsigned long long)info->there_step, span(r->there_ms, now, text));
+			(unsigned long long)info->uploaded_step, span(r->there_ms, now, text));
 	else
 		(void)fputs(": no step is there", stdout);
 	(void)printf("; %llu wait (%s)\n", (unsigned long long)info->waiting,
@@ -189,8 +190,8 @@ static json_t *step_object(const struct ckpt_step_info *info)
 {
 	json_t *object = json_pack("{s:I, s:I, s:s, s:b, s:b, s:I, s:i, s:I}", "step",
 		(json_int_t)info->step, "generation", (json_int_t)info->generation, "state",
-		state_name(info->state), "lineage", (int)info->in_lineage, "going",
-		(int)info->going, "bytes", (json_int_t)info->bytes, "world", (int)info->world,
+		state_name(info->state), "lineage", (int)info->in_lineage, "deleting",
+		(int)info->deleting, "bytes", (json_int_t)info->bytes, "world", (int)info->world,
 		"wall_ms", (json_int_t)info->wall_ms);
 
 	(void)json_object_set_new(object, "attempt", json_string(info->attempt));

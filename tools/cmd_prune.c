@@ -88,7 +88,7 @@ static int look(struct prune *p)
 	int r = ckpt_catalog_open(p->engine, &p->catalog);
 	cli_unwatch();
 
-	return r < 0 ? r : ckpt_catalog_retire(p->catalog, p->cli->keep_last, p->cli->keep_every);
+	return r < 0 ? r : ckpt_catalog_expire(p->catalog, p->cli->keep_last, p->cli->keep_every);
 }
 
 /* A job goes on from another step since the last look, and what is to go may be another: it looks again. */
@@ -117,7 +117,7 @@ static bool newest(const struct prune *p, uint64_t *ret_step)
 {
 	for (size_t i = 0; i < ckpt_catalog_count(p->catalog); i++) {
 		struct ckpt_step_info info = step_at(p, i);
-		if (info.in_lineage && !info.retired && !info.going &&
+		if (info.in_lineage && !info.expired && !info.deleting &&
 			info.state == CKPT_STEP_COMMITTED) {
 			*ret_step = info.step;
 			return true;
@@ -133,7 +133,7 @@ static bool takes_steps(const struct prune *p)
 
 	for (size_t i = 0; i < ckpt_catalog_count(p->catalog); i++) {
 		struct ckpt_step_info info = step_at(p, i);
-		takes = takes || info.going || (info.retired && info.state != CKPT_STEP_PENDING);
+		takes = takes || info.deleting || (info.expired && info.state != CKPT_STEP_PENDING);
 	}
 	return takes;
 }
@@ -163,7 +163,7 @@ static int mark(struct prune *p)
 		struct ckpt_step_info info = step_at(p, i);
 		if (cli_interrupted())
 			return cli_fail_interrupted(p->cli, NULL);
-		if (!info.retired && !info.going)
+		if (!info.expired && !info.deleting)
 			continue;
 		/* What somebody else has marked is looked at, and is his for this long. */
 		int r = ckpt_catalog_mark(p->engine, p->catalog, i);
@@ -171,7 +171,7 @@ static int mark(struct prune *p)
 			return CLI_OK;
 		if (r < 0)
 			return cli_fail(p->cli, r);
-		p->marked += info.retired;
+		p->marked += info.expired;
 	}
 	return CLI_OK;
 }
@@ -225,7 +225,7 @@ static bool is_busy(const struct prune *p, const struct ckpt_step_info *info)
 
 static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
 {
-	int r = info->retired ? ckpt_catalog_remove_marked(p->engine, p->catalog, i)
+	int r = info->expired ? ckpt_catalog_remove_marked(p->engine, p->catalog, i)
 			      : ckpt_catalog_unmark(p->engine, p->catalog, i);
 
 	if (r == -EAGAIN && p->round < ROUNDS_MAX) {
@@ -240,9 +240,9 @@ static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
 	}
 	if (r < 0)
 		return cli_fail(p->cli, r);
-	note(p, info->retired ? p->removed : p->stayed, info,
-		info->retired ? "removed" : "stays after all:");
-	p->bytes += info->retired ? info->bytes : 0;
+	note(p, info->expired ? p->removed : p->stayed, info,
+		info->expired ? "removed" : "stays after all:");
+	p->bytes += info->expired ? info->bytes : 0;
 	return CLI_OK;
 }
 
@@ -258,10 +258,10 @@ static int take_all(struct prune *p)
 			return cli_fail_interrupted(p->cli, NULL);
 		if (is_busy(p, &info))
 			continue;
-		if (info.going && info.state == CKPT_STEP_BROKEN)
+		if (info.deleting && info.state == CKPT_STEP_BROKEN)
 			leave(p, &info,
 				"cannot be read, and stays marked:", cli_exit_of(info.code));
-		else if (info.going)
+		else if (info.deleting)
 			exit_code = take(p, i, &info);
 	}
 	return exit_code;
@@ -294,9 +294,9 @@ static int say_what_would_go(struct prune *p)
 		return cli_fail(p->cli, r);
 	for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0;) {
 		struct ckpt_step_info info = step_at(p, i);
-		if (info.retired)
+		if (info.expired)
 			note(p, p->removed, &info, "would remove");
-		p->bytes += info.retired ? info.bytes : 0;
+		p->bytes += info.expired ? info.bytes : 0;
 	}
 	return CLI_OK;
 }

@@ -101,9 +101,8 @@ static void say_text(const struct cli *cli, const struct ckpt_restore *restore, 
 
 	(void)printf("step %llu%s%s is in %s%s (%s, %s)\n",
 		(unsigned long long)ckpt_restore_step(restore), *ranks ? ", rank " : "", ranks,
-		cli->operand[1], ckpt_export_was_there(restore) ? " already" : "",
-		cli_bytes(bytes, text),
-		ckpt_export_was_there(restore) ? "not verified" : "verified");
+		cli->operand[1], ckpt_export_existed(restore) ? " already" : "",
+		cli_bytes(bytes, text), ckpt_export_existed(restore) ? "not verified" : "verified");
 }
 
 /* A step that is where it was to go. */
@@ -133,8 +132,8 @@ static int say(void *user)
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)o->bytes));
 		(void)json_object_set_new(object, "dest", json_string(cli->operand[1]));
 		if (!cli->consolidate && !cli->world_size)
-			(void)json_object_set_new(object, "was_there",
-				json_boolean(ckpt_export_was_there(o->restore)));
+			(void)json_object_set_new(
+				object, "existed", json_boolean(ckpt_export_existed(o->restore)));
 		if (*ranks)
 			(void)json_object_set_new(object, "ranks", json_string(ranks));
 		/* Nobody has looked: a signal came first, or the store could not be listed. */

@@ -124,7 +124,7 @@ static void print_json(const struct ckpt_restore *restore, const char *meta, siz
 	(void)json_object_set_new(
 		object, "generation", json_integer((json_int_t)ckpt_restore_generation(restore)));
 	(void)json_object_set_new(object, "tensors", tensors);
-	(void)json_object_set_new(object, "elsewhere", elsewhere_array(restore));
+	(void)json_object_set_new(object, "other_node", elsewhere_array(restore));
 	/* An integer too large for the parser leaves the values out; they are in the index all the same. */
 	json_t *values = length ? json_loadb(meta, length, JSON_DECODE_ANY, NULL) : NULL;
 	(void)json_object_set_new(object, "meta", values ? values : json_null());

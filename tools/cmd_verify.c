@@ -118,7 +118,7 @@ static void say_elsewhere(struct verification *v, const struct ckpt_finding *f)
 {
 	v->elsewhere++;
 	if (v->cli->json) {
-		json_t *object = step_object("elsewhere", f->step, f->generation);
+		json_t *object = step_object("other_node", f->step, f->generation);
 		(void)json_object_set_new(object, "rank", json_integer(f->rank));
 		(void)json_object_set_new(object, "node", json_string(f->node));
 		cli_print_json(object);
@@ -211,7 +211,7 @@ static void summarise(const struct verification *v, bool bad)
 		json_t *object = cli_object("summary");
 		(void)json_object_set_new(object, "steps", json_integer(v->steps));
 		(void)json_object_set_new(object, "removed", json_integer(v->removed));
-		(void)json_object_set_new(object, "elsewhere", json_integer(v->elsewhere));
+		(void)json_object_set_new(object, "other_node", json_integer(v->elsewhere));
 		(void)json_object_set_new(object, "findings", json_integer(v->findings));
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)v->bytes));
 		(void)json_object_set_new(object, "quick", json_boolean(v->cli->quick));
@@ -278,7 +278,7 @@ static void say_findings(struct verification *v, const struct ckpt_restore *rest
 		f.error.size = sizeof(f.error);
 		if (ckpt_verify_finding(restore, i, &f) < 0)
 			continue;
-		if (f.error.code == CKPT_EELSEWHERE)
+		if (f.error.code == CKPT_EOTHERNODE)
 			say_elsewhere(v, &f);
 		else if (f.error.code)
 			say_finding(v, &f);
@@ -307,7 +307,7 @@ static void take_outcome(struct verification *v, struct ckpt_restore *restore,
 	say_findings(v, restore);
 	say_replicas(v, restore);
 	bool unsaid =
-		ckpt_verify_count(restore) == 0 || code == -ECANCELED || code == CKPT_EELSEWHERE;
+		ckpt_verify_count(restore) == 0 || code == -ECANCELED || code == CKPT_EOTHERNODE;
 	if (code < 0 && unsaid && !cli_interrupted())
 		say_failure(
 			v, listed ? listed->step : ckpt_restore_step(restore), generation, code);

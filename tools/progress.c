@@ -159,7 +159,7 @@ int cli_meta(const struct cli *cli, const struct ckpt_restore *restore, const ch
 int cli_open_remote(const struct cli *cli, struct ckpt_engine **ret_engine)
 {
 	struct ckpt_engine_opts opts = {.size = sizeof(opts),
-		.flags = CKPT_ENGINE_NO_BRING,
+		.flags = CKPT_ENGINE_NO_IMPORT,
 		.pool_bytes = POOL,
 		.log_level = CKPT_LOG_WARN,
 		.remote = cli->operand[1],

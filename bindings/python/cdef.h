@@ -131,7 +131,7 @@ enum {
 	CKPT_EAUTH = -10020,
 	CKPT_ENETWORK = -10021,
 	CKPT_EQUARANTINED = -10022,
-	CKPT_EELSEWHERE = -10023,
+	CKPT_EOTHERNODE = -10023,
 	CKPT_EREPLICA = -10024,
 };
 
@@ -143,7 +143,7 @@ struct ckpt_error {
 	int64_t step;
 	int64_t offset;
 	int32_t rank;
-	int32_t mended;
+	int32_t repaired;
 	char tier[16];
 	char tensor[256];
 	char file[512];
@@ -169,7 +169,7 @@ struct ckpt_exchange_request {
 	uint32_t verb;
 	uint64_t id;
 	uint32_t count;
-	uint32_t patience_ms;
+	uint32_t timeout_ms;
 	const char *const *keys;
 	const void *const *values;
 	const uint64_t *lengths;
@@ -186,7 +186,7 @@ struct ckpt_exchange_answer {
 
 int ckpt_exchange_server_new(struct ckpt_exchange_server **ret_server);
 void ckpt_exchange_server_free(struct ckpt_exchange_server *server);
-void ckpt_exchange_server_quiet(struct ckpt_exchange_server *server);
+void ckpt_exchange_server_stop(struct ckpt_exchange_server *server);
 int ckpt_exchange_next(struct ckpt_exchange_server *server, int timeout_ms,
 	struct ckpt_exchange_request *ret_request);
 int ckpt_exchange_reply(
@@ -226,7 +226,7 @@ struct ckpt_engine_opts {
 	uint32_t node_ranks;
 	const char *session;
 	struct ckpt_exchange_server *exchange;
-	uint32_t keeper;
+	uint32_t node_leader;
 	uint32_t cuda_major;
 	const char *node;
 	const char *remote;
@@ -244,11 +244,11 @@ struct ckpt_engine_opts {
 #define CKPT_ENGINE_READ_ONLY  ...
 #define CKPT_ENGINE_NODE_STORE ...
 #define CKPT_ENGINE_LOST_NODES ...
-#define CKPT_ENGINE_NO_BRING   ...
+#define CKPT_ENGINE_NO_IMPORT   ...
 
 int ckpt_engine_open(
 	const char *path, const struct ckpt_engine_opts *opts, struct ckpt_engine **ret_engine);
-int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *opts,
+int ckpt_engine_import(const char *path, const struct ckpt_engine_opts *opts,
 	uint64_t *ret_generation, uint64_t *ret_step);
 int ckpt_engine_bring_ranks(const char *path, const struct ckpt_engine_opts *opts,
 	const uint32_t *ranks, size_t count, uint32_t world, uint64_t *ret_generation,
@@ -262,15 +262,15 @@ int ckpt_engine_pin(struct ckpt_engine *engine, uint64_t step);
 int ckpt_engine_unpin(struct ckpt_engine *engine, uint64_t step);
 int ckpt_engine_eventfd(const struct ckpt_engine *engine);
 
-enum ckpt_unproved {
-	CKPT_UNPROVED_GPU = 1,
-	CKPT_UNPROVED_MEMORY = 2,
-	CKPT_UNPROVED_BOXES = 4,
-	CKPT_UNPROVED_MANY = 8,
+enum ckpt_unchecked {
+	CKPT_UNCHECKED_GPU = 1,
+	CKPT_UNCHECKED_MEMORY = 2,
+	CKPT_UNCHECKED_BOXES = 4,
+	CKPT_UNCHECKED_MANY = 8,
 };
 
 int ckpt_engine_own(struct ckpt_engine *engine, uint64_t group);
-uint64_t ckpt_engine_unproved(const struct ckpt_engine *engine, const char **ret_boxes);
+uint64_t ckpt_engine_unchecked(const struct ckpt_engine *engine, const char **ret_boxes);
 
 struct ckpt_stats {
 	uint32_t size;
@@ -307,12 +307,12 @@ struct ckpt_stats {
 	uint64_t remote_generation;
 	uint64_t remote_step;
 	uint64_t remote_wall_ms;
-	uint64_t remote_steps_going;
+	uint64_t remote_steps_deleting;
 	uint64_t remote_steps_removed;
 	uint64_t remote_failing_ms;
 	int64_t remote_code;
 	uint64_t bytes_uploaded_staged;
-	uint64_t unproved;
+	uint64_t unchecked;
 };
 
 int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats);
@@ -333,7 +333,7 @@ struct ckpt_log_record {
 };
 
 int ckpt_engine_log(struct ckpt_engine *engine, int timeout_ms, struct ckpt_log_record *ret_record);
-void ckpt_engine_quiet(struct ckpt_engine *engine);
+void ckpt_engine_stop_log(struct ckpt_engine *engine);
 
 /* save.h */
 struct ckpt_save_opts {
@@ -406,7 +406,7 @@ int ckpt_restore_find(const struct ckpt_restore *restore, const char *name, size
 int ckpt_restore_meta(
 	const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length);
 int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank, const char **ret_node,
-	uint32_t *ret_elsewhere);
+	uint32_t *ret_other_node);
 int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
 	size_t *ret_length);
 
@@ -449,9 +449,9 @@ enum ckpt_step_state {
 
 enum ckpt_remote_state {
 	CKPT_REMOTE_UNKNOWN = 0,
-	CKPT_REMOTE_THERE = 1,
-	CKPT_REMOTE_WAITS = 2,
-	CKPT_REMOTE_NOT = 3,
+	CKPT_REMOTE_UPLOADED = 1,
+	CKPT_REMOTE_PENDING = 2,
+	CKPT_REMOTE_EXCLUDED = 3,
 	CKPT_REMOTE_FAILED = 4,
 };
 
@@ -468,8 +468,8 @@ struct ckpt_step_info {
 	char note[256];
 	int32_t code;
 	uint32_t passed_over;
-	uint32_t going;
-	uint32_t retired;
+	uint32_t deleting;
+	uint32_t expired;
 	uint32_t remote;
 	int32_t remote_code;
 };
@@ -487,9 +487,9 @@ struct ckpt_remote_info {
 	uint64_t wall_ms;
 	uint64_t generation;
 	uint64_t every;
-	uint64_t there_generation;
-	uint64_t there_step;
-	uint64_t there_wall_ms;
+	uint64_t uploaded_generation;
+	uint64_t uploaded_step;
+	uint64_t uploaded_wall_ms;
 	uint64_t waiting;
 	uint64_t failures;
 	uint64_t failing_wall_ms;
@@ -521,9 +521,9 @@ int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *des
 	struct ckpt_restore **ret_restore);
 int ckpt_export_ranks_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	const uint32_t *ranks, size_t count, struct ckpt_restore **ret_restore);
-int ckpt_export_was_there(const struct ckpt_restore *restore);
+int ckpt_export_existed(const struct ckpt_restore *restore);
 int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
-int ckpt_catalog_retire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every);
+int ckpt_catalog_expire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every);
 int ckpt_catalog_mark(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);
 int ckpt_catalog_unmark(
 	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);

@@ -24,10 +24,10 @@ enum ckpt_step_state {
 /* Whether a step is in the remote store of the local one, as the record of it says; see ckpt_catalog_remote(). */
 enum ckpt_remote_state {
 	CKPT_REMOTE_UNKNOWN = 0, /* there is no record, or it does not say */
-	CKPT_REMOTE_THERE = 1,
-	CKPT_REMOTE_WAITS = 2, /* it goes there, and was not there yet */
-	CKPT_REMOTE_NOT = 3,   /* it does not go there, or was removed there */
-	CKPT_REMOTE_FAILED = 4 /* it will not be there */
+	CKPT_REMOTE_UPLOADED = 1,
+	CKPT_REMOTE_PENDING = 2,  /* it goes there, and was not there yet */
+	CKPT_REMOTE_EXCLUDED = 3, /* it does not go there, or was removed there */
+	CKPT_REMOTE_FAILED = 4    /* it will not be there */
 };
 
 struct ckpt_step_info {
@@ -48,9 +48,9 @@ struct ckpt_step_info {
 	int32_t code;
 	/* 1: quarantined or broken, a restore of the latest would have chosen it over what is older */
 	uint32_t passed_over;
-	uint32_t going; /* 1: its removal has begun; restored by its number while it is there */
-	/* 1: it is to go, by ckpt_catalog_retire(); or it is going already, and what is left is no step any more */
-	uint32_t retired;
+	uint32_t deleting; /* 1: its removal has begun; restored by its number while it is there */
+	/* 1: it is to go, by ckpt_catalog_expire(); or it is going already, and what is left is no step any more */
+	uint32_t expired;
 	uint32_t remote;     /* enum ckpt_remote_state */
 	int32_t remote_code; /* FAILED: why */
 };
@@ -80,16 +80,16 @@ struct ckpt_remote_info {
 	uint64_t wall_ms;    /* when it was written, by the writer's clock, as all times here */
 	uint64_t generation; /* whose job has written it */
 	uint64_t every;      /* only steps divisible by it go there; 0: all */
-	uint64_t there_generation; /* of the newest step that was there; 0: none was */
-	uint64_t there_step;
-	uint64_t there_wall_ms;   /* when that was first seen to be there */
-	uint64_t waiting;         /* steps that were not there yet */
-	uint64_t failures;        /* tries that have failed in a row */
-	uint64_t failing_wall_ms; /* since when */
-	uint64_t next_wall_ms;    /* of the next try; 0: there is none, the job has given up */
-	char node[72];            /* where it was written */
-	char reason[512];         /* in words, of `code` */
-	char remote[4608];        /* s3://BUCKET/PREFIX or file:///DIRECTORY */
+	uint64_t uploaded_generation; /* of the newest step that was there; 0: none was */
+	uint64_t uploaded_step;
+	uint64_t uploaded_wall_ms; /* when that was first seen to be there */
+	uint64_t waiting;          /* steps that were not there yet */
+	uint64_t failures;         /* tries that have failed in a row */
+	uint64_t failing_wall_ms;  /* since when */
+	uint64_t next_wall_ms;     /* of the next try; 0: there is none, the job has given up */
+	char node[72];             /* where it was written */
+	char reason[512];          /* in words, of `code` */
+	char remote[4608];         /* s3://BUCKET/PREFIX or file:///DIRECTORY */
 };
 
 /*
@@ -108,11 +108,11 @@ struct ckpt_finding {
 	uint64_t step;
 	uint64_t generation;
 	/*
-	 * Code 0: this shard is good. CKPT_EELSEWHERE: every node of the job has a store of its own, and what
+	 * Code 0: this shard is good. CKPT_EOTHERNODE: every node of the job has a store of its own, and what
 	 * this rank wrote is not here, but in that of another one; that is nothing wrong.
 	 */
 	struct ckpt_error error;
-	char node[72]; /* CKPT_EELSEWHERE: the name of the node that has it; else "" */
+	char node[72]; /* CKPT_EOTHERNODE: the name of the node that has it; else "" */
 };
 
 /*
@@ -120,7 +120,7 @@ struct ckpt_finding {
  * are kept, up to 1000. Returns 0 once it has started; ckpt_restore_wait() gives 0 when all is well,
  * CKPT_EINTEGRITY or CKPT_EINCOMPLETE for the first finding that something is wrong. Nothing is quarantined.
  * In the store of one node (CKPT_ENGINE_NODE_STORE) that is about the ranks that are here: each of the others is
- * a finding, CKPT_EELSEWHERE, and no failure. Only where no rank at all is here, that is the result.
+ * a finding, CKPT_EOTHERNODE, and no failure. Only where no rank at all is here, that is the result.
  * The handle is a restore: wait, progress, cancel, error and free are those of restore.h.
  */
 CKPT_API int ckpt_verify_start(
@@ -142,7 +142,7 @@ CKPT_API int ckpt_verify_finding(
  * `dest` must not exist or be empty, or be a store of the same run. One that has this step already, with the same
  * manifest, is left as it is: that its files are there, with their sizes, is seen to, and that is all.
  * One that has another step of that number is -EEXIST.
- * A step of which some ranks are elsewhere is not copied: CKPT_EELSEWHERE.
+ * A step of which some ranks are elsewhere is not copied: CKPT_EOTHERNODE.
  * One that is cancelled or killed, or fails because of the network, leaves what it has; the same again goes on with it,
  * and reads from the store only what is not there, or differs from its digest.
  * `dest` may be in a bucket. A step that is being sent from this store to that place already, by another process, or by an
@@ -161,7 +161,7 @@ CKPT_API int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const 
 CKPT_API int ckpt_export_ranks_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	const uint32_t *ranks, size_t count, struct ckpt_restore **ret_restore);
 /* After it has ended well. 1: `dest` had the step already; 0: it was copied. */
-CKPT_API int ckpt_export_was_there(const struct ckpt_restore *restore);
+CKPT_API int ckpt_export_existed(const struct ckpt_restore *restore);
 
 /*
  * Removes a step: its manifest, then its shards. The engine must not be read only; the store must not
@@ -175,13 +175,13 @@ CKPT_API int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
  * Removing steps from a store that others read and write without a lock that all of them see: a bucket, a directory
  * of several hosts. The engine is one of that store, and may be read only.
  *
- *   retire -> mark those that go -> some time -> a new list -> retire -> remove those that go and are marked;
+ *   expire -> mark those that go -> some time -> a new list -> expire -> remove those that go and are marked;
  *   unmark those that are marked, and stay
  *
- * One that is marked (info.going) is not chosen as the latest any more, and no upload brings it back. Each step goes so
+ * One that is marked (info.deleting) is not chosen as the latest any more, and no upload brings it back. Each step goes so
  * that an end at any moment leaves no step without a shard: whoever removes next goes on with it.
  *
- * Several may remove at a time. A mark is whose it is: mark those of the list that others have marked (info.going) as
+ * Several may remove at a time. A mark is whose it is: mark those of the list that others have marked (info.deleting) as
  * well, whether they are to go or not, and this engine notes them. Whoever removes or unmarks takes over, after that time, one that has not changed
  * since, and no more: -EAGAIN. Wait as long again, take a new list, and do as it says. The same holds after a removal that
  * has failed: what was asked of the server may be under way still. A mark that was not noted, or has changed, is left
@@ -193,7 +193,7 @@ CKPT_API int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
  * divides (0: none), those that were rolled back when keep_last newer ones are there, and what a removal has left that
  * was cut short. What is under way stays. CKPT_EINTEGRITY: the lineage is not known, and nothing goes. -EINVAL, -ENOMEM.
  */
-CKPT_API int ckpt_catalog_retire(
+CKPT_API int ckpt_catalog_expire(
 	struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every);
 /*
  * One step of the list, by its index. -EINVAL: not what the list says of it (marked or removed only if it is to go,

@@ -97,7 +97,7 @@ struct ckpt_engine_opts {
 	 */
 	struct ckpt_exchange_server *exchange;
 	/* With CKPT_ENGINE_NODE_STORE: the lowest of the job's ranks on this node. It keeps the node's store. */
-	uint32_t keeper;
+	uint32_t node_leader;
 	/*
 	 * The major version of the CUDA that the program's tensors are of, if it knows; 0: of whichever runtime it
 	 * has loaded. Nothing of CUDA is loaded or called before the first tensor on a GPU.
@@ -138,8 +138,8 @@ struct ckpt_engine_opts {
 /* Read only: claims nothing, creates nothing, and may be opened beside a live writer. */
 #define CKPT_ENGINE_READ_ONLY 2u
 
-/* With `remote`: bring nothing from there, whatever it has; see ckpt_engine_bring(). */
-#define CKPT_ENGINE_NO_BRING 8u
+/* With `remote`: bring nothing from there, whatever it has; see ckpt_engine_import(). */
+#define CKPT_ENGINE_NO_IMPORT 8u
 
 /*
  * Every node of the job has a store of its own at `path` (its NVMe), and not all one that they share. Ranks
@@ -148,19 +148,19 @@ struct ckpt_engine_opts {
  * `keeper`, and opening waits for all ranks: their stores must be of one run, and a manifest that one of
  * them lacks is brought from another. Rank 0 decides as ever; each node's keeper does for its store what rank
  * 0 does for one that is shared: keep_last, keep_every and pins are those of every keeper. What lies in the
- * store of another node is not had from there: CKPT_EELSEWHERE. A store is marked as of one node or as
+ * store of another node is not had from there: CKPT_EOTHERNODE. A store is marked as of one node or as
  * shared when it is made, and opening it as the other is refused (-EINVAL), unless by a world of 1.
  */
 #define CKPT_ENGINE_NODE_STORE 4u
 
 /*
  * With CKPT_ENGINE_NODE_STORE, on all ranks: nodes were lost with their disks, and nobody will bring these back. A restore
- * of the latest step still fails with CKPT_EELSEWHERE if the store of some node has no file of that step, and whoever asks
+ * of the latest step still fails with CKPT_EOTHERNODE if the store of some node has no file of that step, and whoever asks
  * for the latest again is given the next older one: so the job comes to the newest step that all its nodes have. The log
  * says which steps were passed over. A step is not passed over, and the same one is given again, if `remote` has it, or
  * what rank 0's store lacks of it, or cannot be asked for it, or if rank 0's store has the files of all its ranks; the
  * error of rank 0 says so. Nor is it if
- * ranks are only on other nodes than before. ckpt_engine_bring() brings the newest step of `remote` also into a store that
+ * ranks are only on other nodes than before. ckpt_engine_import() brings the newest step of `remote` also into a store that
  * has newer ones and lacks it, and fails if that is not possible: without it that step would be given up, too. Nothing is
  * noted in a store: without this flag the newer steps are asked for again, until this job has claimed a generation of its
  * own; then they are in no lineage any more, and are not uploaded.
@@ -185,7 +185,7 @@ CKPT_API int ckpt_engine_open(
  * CKPT_ENETWORK, CKPT_EAUTH and others of the remote store, if there is nothing to go on from here:
  * then nobody knows whether there is something to resume.
  */
-CKPT_API int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *opts,
+CKPT_API int ckpt_engine_import(const char *path, const struct ckpt_engine_opts *opts,
 	uint64_t *ret_generation, uint64_t *ret_step);
 
 /*
@@ -193,7 +193,7 @@ CKPT_API int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *
  * this node, of `world` in all. If the step was saved by as many ranks with CKPT_ENGINE_NODE_STORE, and these shared
  * their stores with no other ranks, only their files are brought, as every node had them when it was saved. Else all of
  * the step is. Call it only if each rank wants what it saved: of a rank that wants what ranks of another node saved the
- * restore fails with CKPT_EELSEWHERE. Errors: also -EINVAL.
+ * restore fails with CKPT_EOTHERNODE. Errors: also -EINVAL.
  */
 CKPT_API int ckpt_engine_bring_ranks(const char *path, const struct ckpt_engine_opts *opts,
 	const uint32_t *ranks, size_t count, uint32_t world, uint64_t *ret_generation,
@@ -243,19 +243,19 @@ CKPT_API int ckpt_engine_unpin(struct ckpt_engine *engine, uint64_t step);
 CKPT_API int ckpt_engine_eventfd(const struct ckpt_engine *engine);
 
 /* Why it was not found out whether ranks hold the same: bits of ckpt_stats.unproved. The log has more. */
-enum ckpt_unproved {
-	CKPT_UNPROVED_GPU = 1,    /* a GPU of this rank takes no samples of its memory */
-	CKPT_UNPROVED_MEMORY = 2, /* at a save there was no memory for digests, or a GPU failed */
-	CKPT_UNPROVED_BOXES = 4,  /* rank 0: boxes of several ranks that cannot be compared */
+enum ckpt_unchecked {
+	CKPT_UNCHECKED_GPU = 1,    /* a GPU of this rank takes no samples of its memory */
+	CKPT_UNCHECKED_MEMORY = 2, /* at a save there was no memory for digests, or a GPU failed */
+	CKPT_UNCHECKED_BOXES = 4,  /* rank 0: boxes of several ranks that cannot be compared */
 	/* Rank 0: there are more boxes than are compared, or there was no memory. That any is of several ranks is not said. */
-	CKPT_UNPROVED_MANY = 8
+	CKPT_UNCHECKED_MANY = 8
 };
 
 /*
- * The same bits, without asking the engine's thread. *ret_boxes, unless `ret_boxes` is NULL: with CKPT_UNPROVED_BOXES
+ * The same bits, without asking the engine's thread. *ret_boxes, unless `ret_boxes` is NULL: with CKPT_UNCHECKED_BOXES
  * the first tensor of which it is so, its ranks, and how many more there are; else "". Valid as long as the engine.
  */
-CKPT_API uint64_t ckpt_engine_unproved(const struct ckpt_engine *engine, const char **ret_boxes);
+CKPT_API uint64_t ckpt_engine_unchecked(const struct ckpt_engine *engine, const char **ret_boxes);
 
 /*
  * What the commits of this engine have found of a group of ckpt_save_set_own(): CKPT_OWN_NONE if all ranks hold the same,
@@ -299,14 +299,14 @@ struct ckpt_stats {
 	uint64_t uploads_waiting_bytes; /* of this rank, as far as it is known */
 	uint64_t remote_generation;     /* of the newest step that this engine knows to be there */
 	uint64_t remote_step;
-	uint64_t remote_wall_ms;       /* when it was there, since the epoch; 0: none is known */
-	uint64_t remote_steps_going;   /* marked there, by whomever */
-	uint64_t remote_steps_removed; /* by remote_keep_last */
+	uint64_t remote_wall_ms;        /* when it was there, since the epoch; 0: none is known */
+	uint64_t remote_steps_deleting; /* marked there, by whomever */
+	uint64_t remote_steps_removed;  /* by remote_keep_last */
 	uint64_t
 		remote_failing_ms; /* since when tries to send fail, since the epoch; 0: they do not */
 	int64_t remote_code;       /* why (CKPT_EINUSE: another one sends it); 0: they do not */
 	uint64_t bytes_uploaded_staged; /* of bytes_uploaded: out of staging, and not read again */
-	uint64_t unproved;              /* enum ckpt_unproved */
+	uint64_t unchecked;             /* enum ckpt_unchecked */
 };
 
 CKPT_API int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats);
@@ -328,13 +328,13 @@ struct ckpt_log_record {
 
 /*
  * The oldest log line that has not been read; waits up to timeout_ms for one. The last 256 are kept.
- * -ETIMEDOUT if there is none, CKPT_ECLOSED once ckpt_engine_quiet() was called and none is left.
+ * -ETIMEDOUT if there is none, CKPT_ECLOSED once ckpt_engine_stop_log() was called and none is left.
  */
 CKPT_API int ckpt_engine_log(
 	struct ckpt_engine *engine, int timeout_ms, struct ckpt_log_record *ret_record);
 
 /* Makes a thread that waits in ckpt_engine_log() return CKPT_ECLOSED. Call it before closing. */
-CKPT_API void ckpt_engine_quiet(struct ckpt_engine *engine);
+CKPT_API void ckpt_engine_stop_log(struct ckpt_engine *engine);
 
 #ifdef __cplusplus
 }

@@ -36,7 +36,7 @@ enum {
 	CKPT_EAUTH = -10020,        /* not authorised */
 	CKPT_ENETWORK = -10021,     /* network or server failed */
 	CKPT_EQUARANTINED = -10022, /* the step failed verification before; see quarantine.json */
-	CKPT_EELSEWHERE = -10023,   /* what is asked for lies in the store of another node */
+	CKPT_EOTHERNODE = -10023,   /* what is asked for lies in the store of another node */
 	CKPT_EREPLICA = -10024      /* ranks hold different bytes of what all must have alike */
 };
 
@@ -49,7 +49,7 @@ struct ckpt_error {
 	int64_t step;
 	int64_t offset; /* byte offset in `file` */
 	int32_t rank;
-	int32_t mended; /* 1: of a restore: what was damaged is whole again, with the remote store; ask again.
+	int32_t repaired; /* 1: of a restore: what was damaged is whole again, with the remote store; ask again.
 	                   Of many ranks it says so on rank 0, and not on all others */
 	char tier[16];      /* "memory", "local", "peer", "remote" */
 	char tensor[256];   /* cut if longer */

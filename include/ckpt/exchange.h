@@ -19,7 +19,7 @@
  *
  * It is no place of truth: a value that is lost, late or told twice, and a service that dies, make saves
  * fail by their deadlines, on all ranks, and can do no more harm than that. A request that is not answered
- * within `patience_ms` is given up, and what matters is asked again. All ranks use one kind of exchange.
+ * within `timeout_ms` is given up, and what matters is asked again. All ranks use one kind of exchange.
  *
  * Threads: all functions may be called from any thread, and from several at once, but for
  * ckpt_exchange_server_free(), beside which nothing may run. The server is made before its engine and
@@ -60,11 +60,11 @@ enum ckpt_exchange_verb {
  * answer, or the server is freed, be the engine still waiting or not.
  */
 struct ckpt_exchange_request {
-	uint32_t size;        /* sizeof(struct ckpt_exchange_request), set by the caller */
-	uint32_t verb;        /* enum ckpt_exchange_verb */
-	uint64_t id;          /* never used again by this server */
-	uint32_t count;       /* of keys, 1 to CKPT_EXCHANGE_BATCH */
-	uint32_t patience_ms; /* that are left until the engine gives it up; it may do so earlier */
+	uint32_t size;       /* sizeof(struct ckpt_exchange_request), set by the caller */
+	uint32_t verb;       /* enum ckpt_exchange_verb */
+	uint64_t id;         /* never used again by this server */
+	uint32_t count;      /* of keys, 1 to CKPT_EXCHANGE_BATCH */
+	uint32_t timeout_ms; /* that are left until the engine gives it up; it may do so earlier */
 	/*
 	 * SESSION/WHAT, of A-Z a-z 0-9 . _ - and one slash. So no two jobs share a key as long as no two
 	 * share a session; what else lives in the program's service is kept away by a prefix of its own.
@@ -99,7 +99,7 @@ CKPT_API void ckpt_exchange_server_free(struct ckpt_exchange_server *server);
  * Ends the service: ckpt_exchange_next() returns CKPT_ECLOSED from now on, and what the engine asks fails at
  * once. Closing the engine does the same; when one could not be opened with it, call this.
  */
-CKPT_API void ckpt_exchange_server_quiet(struct ckpt_exchange_server *server);
+CKPT_API void ckpt_exchange_server_stop(struct ckpt_exchange_server *server);
 
 /*
  * The next request, in the order in which they were made; waits up to timeout_ms for one. It is to be

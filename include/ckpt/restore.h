@@ -24,7 +24,7 @@
  *
  * Where every node has a store of its own (CKPT_ENGINE_NODE_STORE), what other nodes' ranks wrote is elsewhere.
  * The step is what the ranks hold that are here, and the names are theirs; what is bound besides, and may be in
- * the store of another node, is CKPT_EELSEWHERE, with the node in the message. A rank is elsewhere if its index
+ * the store of another node, is CKPT_EOTHERNODE, with the node in the message. A rank is elsewhere if its index
  * is not here, and no other file of the step of its node, as the manifest has it, is here, either:
  * else the file is missing. Nothing is quarantined because of what is elsewhere.
  *
@@ -53,7 +53,7 @@ extern "C" {
  * Errors: CKPT_ENOSTEP, CKPT_EQUARANTINED (of LATEST and BACK: nothing else is left), -EBUSY
  * (of LATEST: all that is left is being removed, or steps vanish faster than they can be opened; with other
  * ranks, one of them has found it removed: ask again),
- * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, CKPT_EELSEWHERE (of no rank there are
+ * CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, CKPT_EOTHERNODE (of no rank there are
  * files here), system errors.
  */
 CKPT_API int ckpt_restore_open(
@@ -89,7 +89,7 @@ CKPT_API size_t ckpt_restore_count(const struct ckpt_restore *restore);
 CKPT_API int ckpt_restore_tensor(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info);
 
-/* Finds a name. CKPT_EMISMATCH if the step does not hold it; CKPT_EELSEWHERE if it may, elsewhere. */
+/* Finds a name. CKPT_EMISMATCH if the step does not hold it; CKPT_EOTHERNODE if it may, elsewhere. */
 CKPT_API int ckpt_restore_find(
 	const struct ckpt_restore *restore, const char *name, size_t *ret_index);
 
@@ -98,11 +98,11 @@ CKPT_API int ckpt_restore_find(
  * as long as the handle. -ERANGE past the last rank.
  */
 CKPT_API int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank,
-	const char **ret_node, uint32_t *ret_elsewhere);
+	const char **ret_node, uint32_t *ret_other_node);
 
 /*
  * The JSON that ckpt_save_set_meta() was given by rank 0, or by another one; length 0 if none. Valid as
- * long as the handle. -ERANGE past the last rank; CKPT_EELSEWHERE of one that is elsewhere. If rank 0 is,
+ * long as the handle. -ERANGE past the last rank; CKPT_EOTHERNODE of one that is elsewhere. If rank 0 is,
  * ckpt_restore_meta() gives that of the lowest rank that is here. Of a step of 32 ranks or more its index may be
  * read for that: CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, system errors, and CKPT_ECLOSED once the
  * engine is closed.
@@ -146,7 +146,7 @@ struct ckpt_target {
 /*
  * Binds `count` targets, all or none. Several targets may name one tensor. Each call takes a time that grows
  * with the number of ranks that wrote the step: bind in one call, or in few. Errors: CKPT_EMISMATCH,
- * CKPT_EELSEWHERE, -EINVAL (strides by which elements would share memory, among others). Strides that a GPU cannot
+ * CKPT_EOTHERNODE, -EINVAL (strides by which elements would share memory, among others). Strides that a GPU cannot
  * take, see docs/gpus.md, fail the restore with CKPT_EUNSUPPORTED before any target is written to.
  */
 CKPT_API int ckpt_restore_bind(

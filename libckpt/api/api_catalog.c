@@ -79,7 +79,7 @@ static enum ckpt_remote_state remote_state(
 	if (catalog->remote_code < 0)
 		return CKPT_REMOTE_UNKNOWN;
 	if (s->state == CKPT_STEP_ABORTED || s->state == CKPT_STEP_PENDING)
-		return CKPT_REMOTE_NOT;
+		return CKPT_REMOTE_EXCLUDED;
 	if (s->state != CKPT_STEP_COMMITTED || !s->in_lineage)
 		return CKPT_REMOTE_UNKNOWN;
 	return ckpt_remote_record_state(&catalog->remote, s->generation, s->step);
@@ -104,8 +104,8 @@ int ckpt_catalog_step(
 		.in_lineage = s->in_lineage,
 		.code = s->state == CKPT_STEP_BROKEN ? s->code : 0,
 		.passed_over = passed_over(scan, s),
-		.going = s->going,
-		.retired = catalog->retired && catalog->retired[index],
+		.deleting = s->deleting,
+		.expired = catalog->expired && catalog->expired[index],
 		.remote = remote_state(catalog, s)};
 	if (info.remote == CKPT_REMOTE_FAILED)
 		info.remote_code = ckpt_remote_record_why(&catalog->remote, s->generation, s->step);
@@ -137,9 +137,9 @@ int ckpt_catalog_remote(const struct ckpt_catalog *catalog, struct ckpt_remote_i
 		.wall_ms = r->wall_ms,
 		.generation = r->generation,
 		.every = r->every,
-		.there_generation = r->there_generation,
-		.there_step = r->there_step,
-		.there_wall_ms = r->there_wall_ms,
+		.uploaded_generation = r->uploaded_generation,
+		.uploaded_step = r->uploaded_step,
+		.uploaded_wall_ms = r->uploaded_wall_ms,
 		.waiting = r->waiting_count + r->waiting_more,
 		.failures = r->code ? r->tries : 0,
 		.failing_wall_ms = r->code ? r->since_ms : 0,
@@ -161,7 +161,7 @@ void ckpt_catalog_free(struct ckpt_catalog *catalog)
 		return;
 	ckpt_scan_clear(&catalog->scan);
 	ckpt_remote_record_clear(&catalog->remote);
-	ckpt_free(catalog->retired);
+	ckpt_free(catalog->expired);
 	ckpt_free(catalog);
 }
 
@@ -254,9 +254,9 @@ int ckpt_export_ranks_start(struct ckpt_engine *engine, uint64_t step, const cha
 	return 0;
 }
 
-int ckpt_export_was_there(const struct ckpt_restore *restore)
+int ckpt_export_existed(const struct ckpt_restore *restore)
 {
-	return restore && ckpt_restore_was_there(restore);
+	return restore && ckpt_restore_existed(restore);
 }
 
 int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step)

@@ -9,7 +9,7 @@
 struct ckpt_catalog {
 	struct ckpt_scan scan;
 	struct ckpt_error error; /* why the lineage is not known as a whole */
-	bool *retired;           /* of each step; NULL: nobody has asked */
+	bool *expired;           /* of each step; NULL: nobody has asked */
 	int remote_code;         /* why there is no `remote`; 0: there is */
 	struct ckpt_remote_record remote;
 };

@@ -21,7 +21,7 @@
 #define TIMEOUT_DEFAULT 600000
 #define EITHER_FLAGS    (CKPT_ENGINE_NEW_START | CKPT_ENGINE_READ_ONLY)
 #define KNOWN_FLAGS                                                                                \
-	(EITHER_FLAGS | CKPT_ENGINE_NODE_STORE | CKPT_ENGINE_NO_BRING | CKPT_ENGINE_LOST_NODES)
+	(EITHER_FLAGS | CKPT_ENGINE_NODE_STORE | CKPT_ENGINE_NO_IMPORT | CKPT_ENGINE_LOST_NODES)
 
 static int bad_option(const char *field, unsigned long long value, const char *allowed)
 {
@@ -53,8 +53,8 @@ static int check_node(const struct ckpt_engine_opts *o)
 			o->node);
 	if (o->cuda_major > 99)
 		return bad_option("cuda_major", o->cuda_major, "a major version of CUDA, or 0");
-	if (o->keeper > o->rank)
-		return bad_option("keeper", o->keeper,
+	if (o->node_leader > o->rank)
+		return bad_option("node_leader", o->node_leader,
 			"the lowest rank of this node, and no greater than rank");
 	if (o->flags & CKPT_ENGINE_NODE_STORE && o->world > 1 && !o->exchange &&
 		!(o->flags & CKPT_ENGINE_READ_ONLY))
@@ -144,12 +144,13 @@ static int bring(const char *path, const struct ckpt_engine_opts *opts,
 
 	if (!path || !*path || !opts || !ret_generation || !ret_step)
 		return ckpt_fail(err, -EINVAL,
-			"ckpt_engine_bring: path, opts, ret_generation or ret_step is missing");
+			"ckpt_engine_import: path, opts, ret_generation or ret_step is missing");
 	int r = take_options(opts, &copy);
 	if (r < 0)
 		return r;
 	if (!copy.remote)
-		return ckpt_fail(err, CKPT_ELEVEL, "ckpt_engine_bring: opts names no remote store");
+		return ckpt_fail(
+			err, CKPT_ELEVEL, "ckpt_engine_import: opts names no remote store");
 	if (near && !(copy.flags & CKPT_ENGINE_NODE_STORE))
 		return ckpt_fail(err, -EINVAL,
 			"ckpt_engine_bring_ranks: the ranks of a node have a store only with "
@@ -162,7 +163,7 @@ static int bring(const char *path, const struct ckpt_engine_opts *opts,
 	return 0;
 }
 
-int ckpt_engine_bring(const char *path, const struct ckpt_engine_opts *opts,
+int ckpt_engine_import(const char *path, const struct ckpt_engine_opts *opts,
 	uint64_t *ret_generation, uint64_t *ret_step)
 {
 	return bring(path, opts, NULL, ret_generation, ret_step);
@@ -278,10 +279,10 @@ int ckpt_engine_eventfd(const struct ckpt_engine *engine)
 	return ckpt_runtime_eventfd(engine);
 }
 
-uint64_t ckpt_engine_unproved(const struct ckpt_engine *engine, const char **ret_boxes)
+uint64_t ckpt_engine_unchecked(const struct ckpt_engine *engine, const char **ret_boxes)
 {
 	const char *boxes;
-	uint64_t why = ckpt_runtime_unproved(engine, &boxes);
+	uint64_t why = ckpt_runtime_unchecked(engine, &boxes);
 
 	if (ret_boxes)
 		*ret_boxes = boxes;
@@ -315,7 +316,7 @@ int ckpt_engine_log(struct ckpt_engine *engine, int timeout_ms, struct ckpt_log_
 	return r < 0 ? r : ckpt_copy_out(ret_record, &record, sizeof(record), "ckpt_log_record");
 }
 
-void ckpt_engine_quiet(struct ckpt_engine *engine)
+void ckpt_engine_stop_log(struct ckpt_engine *engine)
 {
 	if (engine && !ckpt_runtime_forked(engine))
 		ckpt_log_quiet(ckpt_runtime_log(engine));

@@ -36,7 +36,7 @@ void ckpt_exchange_server_free(struct ckpt_exchange_server *server)
 	ckpt_server_unref(server);
 }
 
-void ckpt_exchange_server_quiet(struct ckpt_exchange_server *server)
+void ckpt_exchange_server_stop(struct ckpt_exchange_server *server)
 {
 	if (server && !ckpt_server_forked(server))
 		ckpt_server_quiet(server);

@@ -137,14 +137,14 @@ static int check_rank(const struct ckpt_restore *restore, uint32_t rank)
 }
 
 int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank, const char **ret_node,
-	uint32_t *ret_elsewhere)
+	uint32_t *ret_other_node)
 {
 	int r = check_rank(restore, rank);
 
 	if (r < 0)
 		return r;
 	*ret_node = ckpt_restore_rank_node_name(restore, rank);
-	*ret_elsewhere = ckpt_restore_rank_elsewhere(restore, rank, NULL) < 0;
+	*ret_other_node = ckpt_restore_rank_elsewhere(restore, rank, NULL) < 0;
 	return 0;
 }
 

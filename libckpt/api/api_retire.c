@@ -11,7 +11,7 @@
 #include "engine/keeper.h"
 #include "engine/runtime.h"
 
-int ckpt_catalog_retire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every)
+int ckpt_catalog_expire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every)
 {
 	struct ckpt_error *err = ckpt_error_here();
 	const struct ckpt_retention keep = {.keep_last = keep_last, .keep_every = keep_every};
@@ -24,17 +24,17 @@ int ckpt_catalog_retire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64
 	if (catalog->error.code < 0)
 		return ckpt_error_copy(&catalog->error, err);
 	struct ckpt_scan *scan = &catalog->scan;
-	bool *retired = ckpt_alloc_array(scan->step_count + 1, sizeof(*retired));
-	if (!retired)
+	bool *expired = ckpt_alloc_array(scan->step_count + 1, sizeof(*expired));
+	if (!expired)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
 	ckpt_lineage_mark_rolled_back(scan);
 	while ((s = ckpt_retention_next(scan, &keep, s ? s->generation : 0, s ? s->step : 0)))
-		retired[s - scan->steps] = true;
+		expired[s - scan->steps] = true;
 	for (size_t i = 0; i < scan->step_count; i++)
-		if (scan->steps[i].going && scan->steps[i].state == CKPT_STEP_PENDING)
-			retired[i] = true;
-	ckpt_free(catalog->retired);
-	catalog->retired = retired;
+		if (scan->steps[i].deleting && scan->steps[i].state == CKPT_STEP_PENDING)
+			expired[i] = true;
+	ckpt_free(catalog->expired);
+	catalog->expired = expired;
 	return 0;
 }
 
@@ -44,21 +44,21 @@ static int act(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, s
 {
 	struct ckpt_error *err = ckpt_error_here();
 
-	if (!engine || !catalog || index >= catalog->scan.step_count || !catalog->retired)
+	if (!engine || !catalog || index >= catalog->scan.step_count || !catalog->expired)
 		return ckpt_fail(err, -EINVAL,
 			"engine or catalog is NULL, there is no such step, or "
-			"ckpt_catalog_retire() was not called");
+			"ckpt_catalog_expire() was not called");
 	int r = ckpt_check_fork(engine);
 	if (r < 0)
 		return r;
 	const struct ckpt_scan_step *s = &catalog->scan.steps[index];
 	/* What somebody else has marked is noted, whatever this list says of it. */
-	bool watch = what == CKPT_BURIAL_MARK && s->going;
-	if (!watch && (catalog->retired[index] != (what != CKPT_BURIAL_UNMARK) ||
-			      (what != CKPT_BURIAL_MARK && !s->going)))
+	bool watch = what == CKPT_BURIAL_MARK && s->deleting;
+	if (!watch && (catalog->expired[index] != (what != CKPT_BURIAL_UNMARK) ||
+			      (what != CKPT_BURIAL_MARK && !s->deleting)))
 		return ckpt_fail(err, -EINVAL, "step %llu is %s, and %s: that may not be done",
-			(unsigned long long)s->step, catalog->retired[index] ? "to go" : "to stay",
-			s->going ? "marked" : "not marked");
+			(unsigned long long)s->step, catalog->expired[index] ? "to go" : "to stay",
+			s->deleting ? "marked" : "not marked");
 	if (what == CKPT_BURIAL_UNMARK && s->state == CKPT_STEP_BROKEN)
 		return ckpt_fail(err, -EINVAL,
 			"step %llu cannot be read, so its mark stays: that may not be done",

@@ -41,7 +41,7 @@ static const struct phrase phrases[] = {
 	PHRASE(CKPT_EAUTH, "not authorised"),
 	PHRASE(CKPT_ENETWORK, "the network or the server failed"),
 	PHRASE(CKPT_EQUARANTINED, "the step is quarantined"),
-	PHRASE(CKPT_EELSEWHERE, "in the store of another node"),
+	PHRASE(CKPT_EOTHERNODE, "in the store of another node"),
 	PHRASE(CKPT_EREPLICA, "ranks differ in what all must have alike"),
 };
 

@@ -16,7 +16,7 @@ void ckpt_log_close(struct ckpt_log *log);
 /* Writes a line; the oldest is dropped when nobody reads. NULL log is allowed. Any thread. */
 CKPT_PRINTF(3, 4)
 void ckpt_log(struct ckpt_log *log, enum ckpt_log_level level, const char *fmt, ...);
-/* See ckpt_engine_log() and ckpt_engine_quiet(). */
+/* See ckpt_engine_log() and ckpt_engine_stop_log(). */
 int ckpt_log_next(struct ckpt_log *log, int timeout_ms, struct ckpt_log_record *ret_record);
 void ckpt_log_quiet(struct ckpt_log *log);
 /* Written to (eventfd) whenever a line arrives; -1: none. */

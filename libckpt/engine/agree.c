@@ -259,7 +259,7 @@ static void say_not_compared(const struct ckpt_save *save, const struct ckpt_rep
 
 static void say_many(const struct ckpt_save *save)
 {
-	if (ckpt_core_note_unproved(save->core, CKPT_UNPROVED_MANY))
+	if (ckpt_core_note_unchecked(save->core, CKPT_UNCHECKED_MANY))
 		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
 			"step %llu: whether several ranks write the same part of a tensor, and not "
 			"the same bytes of it, was not found out for all that they write, as it is "

@@ -33,7 +33,7 @@ int ckpt_binder_init_holders(
 	struct ckpt_binder *binder, struct ckpt_holders *holders, uint32_t world);
 /*
  * Checks and adds targets, all or none; empty ones are checked only. CKPT_EMISMATCH (no tensor of that
- * name, another type or shape, a box that no rank holds), CKPT_EELSEWHERE (a tensor, or a box of it, that no
+ * name, another type or shape, a box that no rank holds), CKPT_EOTHERNODE (a tensor, or a box of it, that no
  * rank holds whose files are here, while others are elsewhere), CKPT_EUNSUPPORTED (a device that this build
  * has not, bytes of a tensor that is stored in pieces), -EINVAL, -ENOMEM, worded into `err`.
  */

@@ -178,7 +178,7 @@ static int take_claim(struct ckpt_claimer *c)
 	c->command.core->heard_generation = c->claim.generation;
 	c->command.core->heard_nonce = c->claim.nonce;
 	r = check_claim(c);
-	if (r < 0 || !ckpt_core_keeps(c->command.core))
+	if (r < 0 || !ckpt_core_owns_store(c->command.core))
 		return r;
 	/* The bytes that go into this node's store. */
 	ckpt_buf_free(&c->buf);
@@ -375,7 +375,8 @@ int ckpt_claim_follow_body(struct ckpt_task *task)
 	made = r == 0 && c->talk.items[0].data;
 	ckpt_exchange_items_clear(c->talk.items, c->talk.count);
 	if (made)
-		return ckpt_task_continue(task, ckpt_core_keeps(core) ? create_body : stored_body);
+		return ckpt_task_continue(
+			task, ckpt_core_owns_store(core) ? create_body : stored_body);
 	count_claim(core, false);
 	return r;
 	CKPT_TASK_END(task);

@@ -102,17 +102,17 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	return 0;
 }
 
-bool ckpt_core_note_unproved(struct ckpt_core *core, unsigned why)
+bool ckpt_core_note_unchecked(struct ckpt_core *core, unsigned why)
 {
-	return !(atomic_fetch_or(&core->unproved, why) & why);
+	return !(atomic_fetch_or(&core->unchecked, why) & why);
 }
 
 bool ckpt_core_note_boxes(struct ckpt_core *core, const char *which)
 {
-	if (atomic_load(&core->unproved) & CKPT_UNPROVED_BOXES)
+	if (atomic_load(&core->unchecked) & CKPT_UNCHECKED_BOXES)
 		return false;
-	(void)snprintf(core->unproved_boxes, sizeof(core->unproved_boxes), "%s", which);
-	return ckpt_core_note_unproved(core, CKPT_UNPROVED_BOXES);
+	(void)snprintf(core->unchecked_boxes, sizeof(core->unchecked_boxes), "%s", which);
+	return ckpt_core_note_unchecked(core, CKPT_UNCHECKED_BOXES);
 }
 
 void ckpt_core_destroy(struct ckpt_core *core)
@@ -176,9 +176,9 @@ void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer)
 	ckpt_timer_clear(&core->timers, timer);
 }
 
-bool ckpt_core_keeps(const struct ckpt_core *core)
+bool ckpt_core_owns_store(const struct ckpt_core *core)
 {
-	return core->config.rank == (core->config.node_store ? core->config.keeper : 0);
+	return core->config.rank == (core->config.node_store ? core->config.node_leader : 0);
 }
 
 void ckpt_core_note_told(struct ckpt_core *core, uint64_t generation, uint64_t step)

@@ -75,8 +75,9 @@ struct ckpt_core_config {
 	uint64_t agree_bytes; /* of indexes that rank 0 holds at once; 0: CKPT_AGREE_BYTES_MAX */
 	uint64_t agree_boxes; /* of tensors that are compared at once; 0: CKPT_REPLICAS_BOXES */
 	struct ckpt_catalog_limits catalog_limits;
-	uint32_t keeper; /* with node_store: the lowest rank on this node, which keeps its store */
-	bool tolerant;   /* rank 0: replicas that differ fail no step */
+	uint32_t
+		node_leader; /* with node_store: the lowest rank on this node, which keeps its store */
+	bool tolerant;       /* rank 0: replicas that differ fail no step */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };
@@ -200,9 +201,9 @@ struct ckpt_core {
 	struct ckpt_alike_owned alike_owned;
 	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
 	bool any_alike;
-	atomic_uint unproved;     /* enum ckpt_unproved: that it is so was said */
-	char unproved_boxes[160]; /* written once, before CKPT_UNPROVED_BOXES is set */
-	uint64_t last_step;       /* newest step begun in this generation; valid if any_step */
+	atomic_uint unchecked;     /* enum ckpt_unchecked: that it is so was said */
+	char unchecked_boxes[160]; /* written once, before CKPT_UNCHECKED_BOXES is set */
+	uint64_t last_step;        /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 
 	struct ckpt_save *save;          /* the one under way; NULL: none */
@@ -216,8 +217,8 @@ struct ckpt_core {
 	struct ckpt_talk *talks;       /* with other ranks, under way */
 	struct ckpt_skipper *skipper;  /* waits for the end of `save`; NULL: nobody */
 	struct ckpt_keeper *keeper;    /* retention and settling */
-	uint64_t mended_generation;    /* of the step that was last mended from there; 0: none */
-	uint64_t mended_step;
+	uint64_t repaired_generation;  /* of the step that was last mended from there; 0: none */
+	uint64_t repaired_step;
 	bool mending;
 	bool unlocked; /* that a shard which is sent could not be locked was said */
 	struct ckpt_uploader *uploader;     /* NULL: there is no remote store */
@@ -259,11 +260,11 @@ void ckpt_core_timer_set(struct ckpt_core *core, struct ckpt_timer *timer, uint6
 void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer);
 
 /* Whether this rank keeps the store: holds its lock, and removes what goes. One rank of a store does. */
-bool ckpt_core_keeps(const struct ckpt_core *core);
+bool ckpt_core_owns_store(const struct ckpt_core *core);
 
-/* Why it is not found out whether ranks hold the same, an enum ckpt_unproved. True: it was not said so far. Any thread. */
-bool ckpt_core_note_unproved(struct ckpt_core *core, unsigned why);
-/* CKPT_UNPROVED_BOXES, and which. On the core's thread. */
+/* Why it is not found out whether ranks hold the same, an enum ckpt_unchecked. True: it was not said so far. Any thread. */
+bool ckpt_core_note_unchecked(struct ckpt_core *core, unsigned why);
+/* CKPT_UNCHECKED_BOXES, and which. On the core's thread. */
 bool ckpt_core_note_boxes(struct ckpt_core *core, const char *which);
 
 /* This rank tells the others something about a step. */

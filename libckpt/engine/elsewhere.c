@@ -191,7 +191,7 @@ static int fail_partial(const struct ckpt_elsewhere *e, uint32_t rank, const cha
 	const char *what, struct ckpt_error *err)
 {
 	const char *node = e->pick->manifest.ranks[rank].node;
-	int r = ckpt_fail_at(err, CKPT_EELSEWHERE,
+	int r = ckpt_fail_at(err, CKPT_EOTHERNODE,
 		&(struct ckpt_where){.tier = ckpt_store_tier(e->core->store), .tensor = tensor},
 		"%.400s: what rank %u wrote of step %llu%s%s was not brought into %s, which has "
 		"the "
@@ -209,7 +209,7 @@ static int fail_partial(const struct ckpt_elsewhere *e, uint32_t rank, const cha
 static int fail_all(const struct ckpt_elsewhere *e, uint32_t rank, const char *tensor,
 	const char *what, struct ckpt_error *err)
 {
-	int r = ckpt_fail_at(err, CKPT_EELSEWHERE,
+	int r = ckpt_fail_at(err, CKPT_EOTHERNODE,
 		&(struct ckpt_where){.tier = ckpt_store_tier(e->core->store), .tensor = tensor},
 		"%.400s: %s has no file of step %llu, which rank %u wrote on node %s; start the "
 		"job there, or copy that node's files of the step here",
@@ -235,7 +235,7 @@ int ckpt_elsewhere_fail(const struct ckpt_elsewhere *elsewhere, uint32_t rank, c
 	if (elsewhere->count > 1)
 		(void)snprintf(more, sizeof(more), " (%u of %u ranks are elsewhere)",
 			elsewhere->count, elsewhere->pick->manifest.world);
-	int r = ckpt_fail_at(err, CKPT_EELSEWHERE,
+	int r = ckpt_fail_at(err, CKPT_EOTHERNODE,
 		&(struct ckpt_where){
 			.tier = ckpt_store_tier(elsewhere->core->store), .tensor = tensor},
 		"%.400s: what rank %u wrote of step %llu is in the store of node %s%s%s; start the "

@@ -35,7 +35,7 @@ bool ckpt_elsewhere_has_all(const struct ckpt_elsewhere *elsewhere);
 /* The lowest one. There is one. */
 uint32_t ckpt_elsewhere_first(const struct ckpt_elsewhere *elsewhere);
 /*
- * CKPT_EELSEWHERE, worded into `err`: what cannot be had (of which tensor; NULL: of none), and that the files of
+ * CKPT_EOTHERNODE, worded into `err`: what cannot be had (of which tensor; NULL: of none), and that the files of
  * this rank, which is elsewhere, may help.
  */
 int ckpt_elsewhere_fail(const struct ckpt_elsewhere *elsewhere, uint32_t rank, const char *tensor,

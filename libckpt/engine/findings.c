@@ -16,7 +16,7 @@ bool ckpt_findings_full(const struct ckpt_findings *findings)
 
 static bool is_bad(const struct ckpt_error *error)
 {
-	return error->code != 0 && error->code != CKPT_EELSEWHERE;
+	return error->code != 0 && error->code != CKPT_EOTHERNODE;
 }
 
 int ckpt_findings_add(
@@ -50,7 +50,7 @@ int ckpt_findings_add_elsewhere(struct ckpt_findings *findings, uint64_t generat
 	size_t count = findings->count;
 	int r = ckpt_findings_add(findings, generation, error);
 
-	CKPT_ASSERT(error->code == CKPT_EELSEWHERE);
+	CKPT_ASSERT(error->code == CKPT_EOTHERNODE);
 	if (findings->count > count)
 		(void)snprintf(findings->items[count].node, sizeof(findings->items[count].node),
 			"%s", node);

@@ -22,7 +22,7 @@ struct ckpt_findings {
  */
 int ckpt_findings_add(
 	struct ckpt_findings *findings, uint64_t generation, const struct ckpt_error *error);
-/* The same of a rank that is elsewhere, which is nothing wrong: CKPT_EELSEWHERE, on that node. */
+/* The same of a rank that is elsewhere, which is nothing wrong: CKPT_EOTHERNODE, on that node. */
 int ckpt_findings_add_elsewhere(struct ckpt_findings *findings, uint64_t generation,
 	const struct ckpt_error *error, const char *node);
 bool ckpt_findings_full(const struct ckpt_findings *findings);

@@ -91,7 +91,7 @@ struct ckpt_gather {
 
 /*
  * Reads all indexes, and puts the tensors together: of the ranks that are here, if there are any
- * (CKPT_EELSEWHERE).
+ * (CKPT_EOTHERNODE).
  */
 /* Who is on which node; NULL: the nodes share one store, and so what they save under one name is one thing. */
 const struct ckpt_manifest_rank *ckpt_gather_nodes(

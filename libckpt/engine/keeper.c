@@ -58,7 +58,7 @@ static bool next_unsettled(struct ckpt_keeper *k)
 }
 
 /* The oldest step that retention lets go and that this round has not tried; false: none. */
-static bool next_retired(struct ckpt_keeper *k)
+static bool next_expired(struct ckpt_keeper *k)
 {
 	struct ckpt_core *core = k->core;
 	const struct ckpt_retention keep = {.keep_last = k->tidy ? 0 : core->config.keep_last,
@@ -110,7 +110,7 @@ static void note_settled(struct ckpt_keeper *k)
 	ckpt_scan_set_state(&core->scan, k->removal.generation, k->removal.step, CKPT_STEP_ABORTED);
 }
 
-static void note_retired(struct ckpt_keeper *k)
+static void note_expired(struct ckpt_keeper *k)
 {
 	struct ckpt_core *core = k->core;
 	int r = k->removal.result;
@@ -156,10 +156,10 @@ static int keeper_body(struct ckpt_task *task)
 			k->want &= ~(CKPT_KEEPER_RETAIN | CKPT_KEEPER_TIDY);
 			k->tried_generation = 0;
 			k->tried_step = 0;
-			while (!k->stop && !core->fenced && next_retired(k)) {
+			while (!k->stop && !core->fenced && next_expired(k)) {
 				start(k, false);
 				CKPT_AWAIT(task, k->removal.finished);
-				note_retired(k);
+				note_expired(k);
 			}
 		}
 	}
@@ -179,7 +179,7 @@ void ckpt_keeper_ask(struct ckpt_core *core, unsigned what)
 {
 	CKPT_ASSERT(core->generation > 0);
 	/* One rank of a job keeps the store. */
-	if (core->closing || core->fenced || !ckpt_core_keeps(core))
+	if (core->closing || core->fenced || !ckpt_core_owns_store(core))
 		return;
 	if (core->keeper) {
 		core->keeper->want |= what;

@@ -136,11 +136,11 @@ static struct ckpt_scan_step *choose_number(struct ckpt_scan *scan, uint64_t ste
 
 /* Of those that stay, or of those that go; `back` of them are passed over, and counted down. */
 static struct ckpt_scan_step *choose_back(
-	struct ckpt_scan *scan, bool going, uint64_t *back, unsigned *passed)
+	struct ckpt_scan *scan, bool deleting, uint64_t *back, unsigned *passed)
 {
 	for (size_t i = 0; i < scan->step_count; i++) {
 		struct ckpt_scan_step *s = &scan->steps[i];
-		if (!s->in_lineage || s->going != going)
+		if (!s->in_lineage || s->deleting != deleting)
 			continue;
 		if (s->state == CKPT_STEP_QUARANTINED)
 			(*passed)++;

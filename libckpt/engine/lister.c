@@ -105,7 +105,7 @@ int ckpt_reporter_body(struct ckpt_task *task)
 	r->stats.pool_huge = ckpt_pool_huge(pool);
 	ckpt_uploader_report(core, &r->stats);
 	ckpt_undertaker_report(core, &r->stats);
-	r->stats.unproved = atomic_load(&core->unproved);
+	r->stats.unchecked = atomic_load(&core->unchecked);
 	r->stats.threads = io->threads + ckpt_pool_threads(pool) + 1;
 	return 0;
 }

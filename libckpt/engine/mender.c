@@ -330,7 +330,7 @@ static void count(struct ckpt_mender *m)
 		m->rank, (unsigned long long)m->shard.step, m->core->store->label, m->bad.count,
 		layout->chunk_count, (double)bytes / MIB, m->index_bad ? " and the index" : "",
 		m->source->label);
-	m->mended++;
+	m->repaired++;
 	m->chunks += m->bad.count;
 	m->bytes += bytes;
 }
@@ -460,7 +460,7 @@ void ckpt_mender_tell(const struct ckpt_mender *mender, struct ckpt_error *found
 	if (mender->indexes > 0)
 		(void)snprintf(indexes, sizeof(indexes), " and %u index%s", mender->indexes,
 			mender->indexes > 1 ? "es" : "");
-	if (mender->mended > 0)
+	if (mender->repaired > 0)
 		(void)snprintf(found->message, sizeof(found->message),
 			"%s, and is whole again, with %zu chunk%s (%.1f MiB)%s from %.200s: "
 			"restore it again",
@@ -469,5 +469,5 @@ void ckpt_mender_tell(const struct ckpt_mender *mender, struct ckpt_error *found
 	else
 		(void)snprintf(found->message, sizeof(found->message),
 			"%s, but all of it verifies now: restore it again", what);
-	found->mended = 1;
+	found->repaired = 1;
 }

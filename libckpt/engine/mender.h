@@ -27,7 +27,7 @@ struct ckpt_mender {
 	 * from being mended, and the next one who tries may have more luck.
 	 */
 	bool lost;
-	uint32_t mended; /* ranks whose files were written again */
+	uint32_t repaired; /* ranks whose files were written again */
 	/* What was had from there for them. */
 	uint32_t indexes;
 	size_t chunks;

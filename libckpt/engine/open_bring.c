@@ -153,7 +153,7 @@ static int take_ready(struct ckpt_opener *o)
 		return r;
 	return ckpt_fail(&o->command.error, verdict.code,
 		"rank %u could not complete the store of this node: %s",
-		o->command.core->config.keeper, verdict.reason);
+		o->command.core->config.node_leader, verdict.reason);
 }
 
 /* A rank that does not keep its node's store. */
@@ -165,7 +165,7 @@ static int wait_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (item_count(o->nodes) > 0) {
 		ckpt_open_prepare_talk(o, task, o->nodes->deadline_ns);
-		ckpt_key_node_ready(o->talk.items[0].key, o->command.core->config.keeper);
+		ckpt_key_node_ready(o->talk.items[0].key, o->command.core->config.node_leader);
 		ckpt_talk_hear(&o->talk);
 		CKPT_AWAIT(task, o->talk.task.finished);
 		r = o->talk.task.result < 0 ? o->talk.task.result : take_ready(o);

@@ -7,7 +7,7 @@
 #include "engine/parcel.h"
 #include "exchange/node_record.h"
 
-struct ckpt_open_keeper {
+struct ckpt_open_node_leader {
 	uint32_t rank;
 	char node[CKPT_NODE_CHARS];
 };
@@ -21,8 +21,8 @@ struct ckpt_open_nodes {
 
 	/* Rank 0. */
 	bool *heard;
-	struct ckpt_open_keeper *keepers;
-	uint32_t keeper_count;
+	struct ckpt_open_node_leader *node_leaders;
+	uint32_t node_leader_count;
 	uint32_t missing;
 	uint32_t from;
 	uint32_t run_rank; /* whose run it is */

@@ -36,7 +36,7 @@ int ckpt_open_nodes_start(struct ckpt_opener *o)
 		return ckpt_fail(&o->command.error, -ENOMEM, "out of memory");
 	o->nodes = n;
 	n->own.rank = core->config.rank;
-	n->own.keeps = ckpt_core_keeps(core);
+	n->own.keeps = ckpt_core_owns_store(core);
 	memcpy(n->own.node, core->config.node, sizeof(n->own.node));
 	memcpy(n->own.run_id, CKPT_NODE_NO_RUN, sizeof(n->own.run_id));
 	/* Rank 0 gives up first: it knows who is missing, and the others hear of it. */
@@ -116,18 +116,18 @@ static int check_name(struct ckpt_opener *o, const struct ckpt_node_record *reco
 
 	if (!record->keeps)
 		return 0;
-	for (uint32_t i = 0; i < n->keeper_count; i++)
-		if (strcmp(n->keepers[i].node, record->node) == 0)
+	for (uint32_t i = 0; i < n->node_leader_count; i++)
+		if (strcmp(n->node_leaders[i].node, record->node) == 0)
 			return ckpt_fail(&o->command.error, CKPT_EMISMATCH,
 				"ranks %u and %u each keep a store of node %s: give every node a "
 				"name of "
 				"its own (ckpt_engine_opts.node, in Python LIBCKPT_NODE), and all "
 				"its "
 				"ranks one directory and one keeper",
-				n->keepers[i].rank, record->rank, record->node);
-	struct ckpt_open_keeper *keeper = &n->keepers[n->keeper_count++];
-	keeper->rank = record->rank;
-	memcpy(keeper->node, record->node, sizeof(keeper->node));
+				n->node_leaders[i].rank, record->rank, record->node);
+	struct ckpt_open_node_leader *node_leader = &n->node_leaders[n->node_leader_count++];
+	node_leader->rank = record->rank;
+	memcpy(node_leader->node, record->node, sizeof(node_leader->node));
 	return 0;
 }
 
@@ -395,8 +395,8 @@ static int lead_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	n->heard = ckpt_alloc_array(o->command.core->config.world, sizeof(*n->heard));
-	n->keepers = ckpt_alloc_array(o->command.core->config.world, sizeof(*n->keepers));
-	if (!n->heard || !n->keepers)
+	n->node_leaders = ckpt_alloc_array(o->command.core->config.world, sizeof(*n->node_leaders));
+	if (!n->heard || !n->node_leaders)
 		return ckpt_fail(&o->command.error, -ENOMEM, "out of memory");
 	memcpy(n->all.run_id, CKPT_NODE_NO_RUN, sizeof(n->all.run_id));
 	memcpy(n->all.node, n->own.node, sizeof(n->all.node));
@@ -639,7 +639,7 @@ void ckpt_open_nodes_free(struct ckpt_open_nodes *nodes)
 {
 	if (!nodes)
 		return;
-	ckpt_free(nodes->keepers);
+	ckpt_free(nodes->node_leaders);
 	ckpt_free(nodes->heard);
 	ckpt_buf_free(&nodes->words);
 	ckpt_buf_free(&nodes->bytes);

@@ -92,8 +92,8 @@ static unsigned pass_going(struct ckpt_pick *p)
 	unsigned passed = 0;
 
 	for (unsigned i = 0; i < p->going_count; i++) {
-		struct ckpt_scan_step *s =
-			ckpt_scan_find(&p->scanner.scan, p->going[i].generation, p->going[i].step);
+		struct ckpt_scan_step *s = ckpt_scan_find(
+			&p->scanner.scan, p->deleting[i].generation, p->deleting[i].step);
 		if (s) {
 			s->state = CKPT_STEP_PENDING;
 			passed++;
@@ -103,7 +103,7 @@ static unsigned pass_going(struct ckpt_pick *p)
 }
 
 /* Whoever asks for the latest and hears that there is none starts from nothing: only if it is true. */
-static int fail_none(struct ckpt_pick *p, unsigned going)
+static int fail_none(struct ckpt_pick *p, unsigned deleting)
 {
 	const struct ckpt_scan *scan = &p->scanner.scan;
 	unsigned held = 0;
@@ -121,14 +121,14 @@ static int fail_none(struct ckpt_pick *p, unsigned going)
 			p->core->config.lost_nodes
 				? "are quarantined, or were passed over because nodes were lost"
 				: "failed verification and are quarantined");
-	if (p->wanted == CKPT_STEP_LATEST && going > 0)
+	if (p->wanted == CKPT_STEP_LATEST && deleting > 0)
 		return ckpt_fail(p->err, -EBUSY,
 			"%s holds steps, but all that could be opened are locked by another "
 			"process, which removes them: try again when it has ended",
 			p->core->parts.label);
 	/* A good one that the lineage holds would have been chosen: it holds none at all. */
 	if (p->wanted == CKPT_STEP_LATEST && p->core->lineage_elsewhere)
-		return ckpt_fail(p->err, CKPT_EELSEWHERE,
+		return ckpt_fail(p->err, CKPT_EOTHERNODE,
 			"%s holds no step that can be restored, and the store of another node "
 			"does: make "
 			"one of its ranks rank 0, or copy its steps here",
@@ -166,7 +166,7 @@ static int choose(struct ckpt_pick *p)
 	/* What an earlier try chose is not what this one fails of. */
 	p->chosen = (struct ckpt_scan_step){0};
 	overlay(scan, &p->core->scan);
-	unsigned going = pass_going(p);
+	unsigned deleting = pass_going(p);
 	int r = ckpt_lineage_mark(scan, p->err);
 	struct ckpt_scan_step *step = ckpt_lineage_choose(scan, p->wanted, &passed);
 	struct ckpt_scan_step *bad = find_broken(scan, p->wanted, step, &broken);
@@ -176,7 +176,7 @@ static int choose(struct ckpt_pick *p)
 	if (in_the_way)
 		step = bad;
 	if (!step)
-		return r < 0 ? r : fail_none(p, going);
+		return r < 0 ? r : fail_none(p, deleting);
 	/* What came before the part that is known does not matter: it is all older. */
 	if (r < 0) {
 		ckpt_log(p->core->parts.log, CKPT_LOG_WARN, "%s", p->err->message);
@@ -215,7 +215,7 @@ static int take_lock(struct ckpt_pick *p)
 		ckpt_log(p->core->parts.log, CKPT_LOG_WARN, "step %llu of %s is being removed",
 			(unsigned long long)p->chosen.step, p->core->parts.label);
 		CKPT_ASSERT(p->going_count < CKPT_PICK_TRIES);
-		p->going[p->going_count++] = (struct ckpt_pick_going){
+		p->deleting[p->going_count++] = (struct ckpt_pick_going){
 			.generation = p->chosen.generation, .step = p->chosen.step};
 		return vanish(p);
 	case -ENOENT:

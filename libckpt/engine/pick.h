@@ -41,7 +41,7 @@ struct ckpt_pick {
 	struct ckpt_pick_going {
 		uint64_t generation;
 		uint64_t step;
-	} going[CKPT_PICK_TRIES];
+	} deleting[CKPT_PICK_TRIES];
 	unsigned going_count;
 };
 

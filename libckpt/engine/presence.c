@@ -11,7 +11,7 @@
 bool ckpt_presence_is_doubtful(int code)
 {
 	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
-	       code == CKPT_EELSEWHERE || code == -ENOENT || code == -ESTALE ||
+	       code == CKPT_EOTHERNODE || code == -ENOENT || code == -ESTALE ||
 	       ckpt_store_is_unreadable(code);
 }
 

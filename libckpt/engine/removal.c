@@ -197,7 +197,7 @@ static bool is_parent(const struct ckpt_removal *r)
 static bool is_going(const struct ckpt_core *core, const struct ckpt_scan_step *step)
 {
 	for (const struct ckpt_removal *r = core->removals; r; r = r->next)
-		if (r->going && r->generation == step->generation && r->step == step->step)
+		if (r->deleting && r->generation == step->generation && r->step == step->step)
 			return true;
 	return false;
 }
@@ -230,7 +230,7 @@ static int lock_body(struct ckpt_task *task)
 			"step %llu stays: it is the only good one of %s, or will be when what is "
 			"being removed is gone",
 			(unsigned long long)r->step, r->core->parts.label);
-	r->going = true;
+	r->deleting = true;
 	ckpt_name_manifest(r->path, r->generation, r->step);
 	ckpt_store_lock(r->core->store, &r->op, r->path, false, &r->lock);
 	CKPT_AWAIT(task, r->op.done);
@@ -293,7 +293,7 @@ void ckpt_removal_start(struct ckpt_removal *removal)
 	CKPT_ASSERT(!ckpt_task_active(&removal->task));
 	removal->next = removal->core->removals;
 	removal->core->removals = removal;
-	removal->going = false;
+	removal->deleting = false;
 	removal->finished = false;
 	removal->result = 0;
 	removal->lock.fd = -1;

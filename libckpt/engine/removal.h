@@ -17,7 +17,7 @@ struct ckpt_removal {
 
 	/* Its own. */
 	struct ckpt_removal *next;
-	bool going; /* nothing stands in its way but readers: it is not counted any more */
+	bool deleting; /* nothing stands in its way but readers: it is not counted any more */
 	struct ckpt_task task;
 	struct ckpt_store_op op;
 	struct ckpt_object lock;

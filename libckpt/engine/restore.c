@@ -452,7 +452,7 @@ bool ckpt_restore_has_targets(const struct ckpt_restore *restore)
 	return restore->sink == CKPT_SINK_MEMORY;
 }
 
-bool ckpt_restore_was_there(const struct ckpt_restore *restore)
+bool ckpt_restore_existed(const struct ckpt_restore *restore)
 {
 	return restore->ended && restore->exporter.there;
 }

@@ -97,7 +97,7 @@ const struct ckpt_index *ckpt_restore_index(const struct ckpt_restore *restore);
 int ckpt_restore_put_index(struct ckpt_restore *restore, uint32_t rank, struct ckpt_index *index);
 /* Whoever goes on using it without being its user; it goes with ckpt_restore_unref(). */
 struct ckpt_restore *ckpt_restore_ref(struct ckpt_restore *restore);
-/* CKPT_EELSEWHERE, worded into `err`, if the files of one of them are in the store of another node; else 0. */
+/* CKPT_EOTHERNODE, worded into `err`, if the files of one of them are in the store of another node; else 0. */
 int ckpt_restore_rank_elsewhere(
 	const struct ckpt_restore *restore, uint32_t rank, struct ckpt_error *err);
 /* The node that one of them has written on. */
@@ -117,7 +117,7 @@ size_t ckpt_restore_name_count(const struct ckpt_restore *restore);
 int ckpt_restore_name(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_tensor_info *ret_info);
 /*
- * The number of a name. CKPT_EMISMATCH, worded into `err`, if the step does not hold it; CKPT_EELSEWHERE if none
+ * The number of a name. CKPT_EMISMATCH, worded into `err`, if the step does not hold it; CKPT_EOTHERNODE if none
  * of the ranks that are here does, and others are elsewhere.
  */
 int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
@@ -134,7 +134,7 @@ bool ckpt_restore_has_targets(const struct ckpt_restore *restore);
 bool ckpt_restore_agreed(const struct ckpt_restore *restore);
 
 /* An export that is over: the destination had the step already. */
-bool ckpt_restore_was_there(const struct ckpt_restore *restore);
+bool ckpt_restore_existed(const struct ckpt_restore *restore);
 
 /* Findings of a verification: by rank, then by file and offset. None before END. */
 size_t ckpt_restore_finding_count(const struct ckpt_restore *restore);

@@ -26,7 +26,7 @@ bool ckpt_restore_is_lost(const struct ckpt_restore *restore)
 		!ckpt_restore_is_mine(r))
 		return false;
 	const struct ckpt_restore_record *outcome = ckpt_restore_ranks_outcome(r);
-	return outcome->verdict.code == CKPT_EELSEWHERE && r->ranks->part == CKPT_RESTORE_OPENING &&
+	return outcome->verdict.code == CKPT_EOTHERNODE && r->ranks->part == CKPT_RESTORE_OPENING &&
 	       outcome->generation == r->pick.chosen.generation &&
 	       outcome->step == r->pick.chosen.step;
 }

@@ -19,9 +19,9 @@ static bool is_damage(int code)
 }
 
 /* Once for each step: what is damaged again right away is not to be trusted. */
-static bool was_mended(const struct ckpt_core *core, uint64_t generation, uint64_t step)
+static bool was_repaired(const struct ckpt_core *core, uint64_t generation, uint64_t step)
 {
-	return core->mended_generation == generation && core->mended_step == step;
+	return core->repaired_generation == generation && core->repaired_step == step;
 }
 
 /* All ranks come to the same answer: it depends on the outcome that they have in common. */
@@ -33,7 +33,7 @@ static bool is_for_all(const struct ckpt_restore *r)
 		return false;
 	const struct ckpt_restore_record *outcome = ckpt_restore_ranks_outcome(r);
 	return is_damage(outcome->verdict.code) && outcome->generation > 0 &&
-	       !was_mended(core, outcome->generation, outcome->step);
+	       !was_repaired(core, outcome->generation, outcome->step);
 }
 
 /* What the disk cannot read is as good as damaged for this, though not for a note. */
@@ -52,7 +52,7 @@ static bool can_mend(const struct ckpt_restore *r)
 		return false;
 	if (core->config.node_store && r->ranks)
 		return r->for_all;
-	return !was_mended(core, r->pick.chosen.generation, r->pick.chosen.step);
+	return !was_repaired(core, r->pick.chosen.generation, r->pick.chosen.step);
 }
 
 static bool gave_up(const struct ckpt_restore *r)
@@ -109,7 +109,7 @@ static void end_mender(struct ckpt_restore *r)
 /* A keeper that heard of the damage before it had read the manifest. */
 static bool lacks_manifest(const struct ckpt_restore *r)
 {
-	return r->for_all && ckpt_core_keeps(r->core) && !r->pick.manifest.ranks;
+	return r->for_all && ckpt_core_owns_store(r->core) && !r->pick.manifest.ranks;
 }
 
 static void start_pick(struct ckpt_restore *r)
@@ -203,7 +203,7 @@ void ckpt_restore_mend_start(struct ckpt_restore *restore)
 	r->for_all = is_for_all(r);
 	if (r->for_all)
 		ckpt_restore_ranks_mend(r);
-	r->mends = r->for_all ? ckpt_core_keeps(core) : can_mend(r) && !r->mend_stop;
+	r->mends = r->for_all ? ckpt_core_owns_store(core) : can_mend(r) && !r->mend_stop;
 	if (!r->mends)
 		return;
 	ckpt_error_clear(&r->mend_why);
@@ -220,7 +220,7 @@ void ckpt_restore_mend_vote(struct ckpt_restore *restore)
 	ckpt_restore_ranks_vote_mended(restore, &verdict);
 }
 
-static void say_not_mended(const struct ckpt_restore *r, const char *why)
+static void say_not_repaired(const struct ckpt_restore *r, const char *why)
 {
 	const struct ckpt_core *core = r->core;
 
@@ -233,11 +233,11 @@ static void say_not_mended(const struct ckpt_restore *r, const char *why)
 }
 
 /* In words. Of a step that was good in this node's store there is nothing to tell but that it is good everywhere now. */
-static void tell_mended(struct ckpt_restore *r)
+static void tell_repaired(struct ckpt_restore *r)
 {
 	char found[512];
 
-	if (r->mender && (r->mender->mended > 0 || !r->for_all)) {
+	if (r->mender && (r->mender->repaired > 0 || !r->for_all)) {
 		ckpt_mender_tell(r->mender, &r->why);
 		return;
 	}
@@ -246,7 +246,7 @@ static void tell_mended(struct ckpt_restore *r)
 		"%s; the step is whole again on all nodes, with what was bad from %.200s: restore "
 		"it again",
 		found, r->core->uploader->dest->label);
-	r->why.mended = 1;
+	r->why.repaired = 1;
 }
 
 /* All ranks have voted: what one node lacks nobody can restore. */
@@ -255,18 +255,18 @@ static void take_votes(struct ckpt_restore *r)
 	const struct ckpt_restore_record *outcome = ckpt_restore_ranks_mended(r);
 	char why[400];
 
-	r->mended = outcome->verdict.code == 0;
-	if (r->mended) {
-		r->core->mended_generation = outcome->generation;
-		r->core->mended_step = outcome->step;
-		tell_mended(r);
+	r->repaired = outcome->verdict.code == 0;
+	if (r->repaired) {
+		r->core->repaired_generation = outcome->generation;
+		r->core->repaired_step = outcome->step;
+		tell_repaired(r);
 		return;
 	}
 	/* Whoever asks again may find that it can be mended now. */
 	r->unsure = !is_damage(outcome->verdict.code);
 	(void)snprintf(why, sizeof(why), "rank %u: %s", outcome->rank, outcome->verdict.reason);
-	if (ckpt_core_keeps(r->core))
-		say_not_mended(r, why);
+	if (ckpt_core_owns_store(r->core))
+		say_not_repaired(r, why);
 }
 
 void ckpt_restore_mend_take(struct ckpt_restore *restore)
@@ -280,18 +280,18 @@ void ckpt_restore_mend_take(struct ckpt_restore *restore)
 	}
 	if (!r->mends)
 		return;
-	r->mended = r->mend_code == 0;
+	r->repaired = r->mend_code == 0;
 	/* It was given up: whether the step can be mended is for the next one to find out. */
-	if (gave_up(r) && !r->mended)
+	if (gave_up(r) && !r->repaired)
 		return;
-	if (!r->mended) {
+	if (!r->repaired) {
 		r->unsure = !r->mender || !r->mender->lost;
-		say_not_mended(r, why_not(r));
+		say_not_repaired(r, why_not(r));
 		return;
 	}
-	core->mended_generation = r->pick.chosen.generation;
-	core->mended_step = r->pick.chosen.step;
-	tell_mended(r);
+	core->repaired_generation = r->pick.chosen.generation;
+	core->repaired_step = r->pick.chosen.step;
+	tell_repaired(r);
 }
 
 bool ckpt_restore_mend_is_open(const struct ckpt_restore *restore)

@@ -127,7 +127,7 @@ bool ckpt_restore_is_damaged_here(const struct ckpt_restore *restore)
 	if (!r->ranks)
 		return !r->stop && is_damage(r->result);
 	outcome = ckpt_restore_ranks_outcome(r);
-	return ckpt_core_keeps(r->core) && is_damage(outcome->verdict.code) &&
+	return ckpt_core_owns_store(r->core) && is_damage(outcome->verdict.code) &&
 	       outcome->generation == r->pick.chosen.generation &&
 	       outcome->step == r->pick.chosen.step;
 }
@@ -151,8 +151,8 @@ static bool may_find_again(const struct ckpt_restore *r, int code)
 {
 	const struct ckpt_core *core = r->core;
 
-	return (ckpt_core_keeps(core) && is_damage(code)) ||
-	       (core->config.rank == 0 && core->config.lost_nodes && code == CKPT_EELSEWHERE);
+	return (ckpt_core_owns_store(core) && is_damage(code)) ||
+	       (core->config.rank == 0 && core->config.lost_nodes && code == CKPT_EOTHERNODE);
 }
 
 static void start_quarantine(struct ckpt_restore *r)
@@ -160,7 +160,7 @@ static void start_quarantine(struct ckpt_restore *r)
 	r->quarantiner = (struct ckpt_quarantiner){.core = r->core,
 		.step = r->pick.chosen,
 		.why = &r->why,
-		.here = r->unsure || r->result == CKPT_EELSEWHERE,
+		.here = r->unsure || r->result == CKPT_EOTHERNODE,
 		.waiter = &r->task};
 	ckpt_quarantine_start(&r->quarantiner);
 }
@@ -218,7 +218,8 @@ static int go_on(struct ckpt_task *task)
 		CKPT_AWAIT(task, !ckpt_task_active(&r->mend));
 	}
 	/* While it is being put back, or if that was given up, nothing is settled about it. */
-	if ((must_quarantine(r) && !r->mended && !ckpt_restore_mend_is_open(r)) || r->passes_over) {
+	if ((must_quarantine(r) && !r->repaired && !ckpt_restore_mend_is_open(r)) ||
+		r->passes_over) {
 		start_quarantine(r);
 		CKPT_AWAIT(task, r->quarantiner.task.finished);
 	}

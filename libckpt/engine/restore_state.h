@@ -68,8 +68,8 @@ struct ckpt_restore {
 	struct ckpt_task road;     /* what the sink asks for, with the step that was picked */
 	bool started;
 	bool released;
-	bool mended; /* the step, after it was found damaged */
-	bool unsure; /* it was not, and somebody else may be able to */
+	bool repaired; /* the step, after it was found damaged */
+	bool unsure;   /* it was not, and somebody else may be able to */
 	bool ended;
 	int stop;   /* not 0: give up, with this code */
 	int result; /* of the trip, and then of the whole */

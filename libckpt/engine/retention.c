@@ -18,7 +18,7 @@ static bool is_kept(const struct ckpt_retention *keep, const struct ckpt_scan_st
 /* What somebody removes is not kept, though it is there yet. */
 static bool stays(const struct ckpt_scan_step *s)
 {
-	return s->in_lineage && !s->going && s->state == CKPT_STEP_COMMITTED;
+	return s->in_lineage && !s->deleting && s->state == CKPT_STEP_COMMITTED;
 }
 
 /* Uploads go in order: what lacks something, though newer ones are whole and none is under way, will lack it for good. */

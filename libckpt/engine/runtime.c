@@ -193,7 +193,7 @@ static int open_core(
 		.sharing = opts->node_ranks ? opts->node_ranks > 1 : opts->world > 1,
 		.node_store = (opts->flags & CKPT_ENGINE_NODE_STORE) != 0,
 		.lost_nodes = (opts->flags & CKPT_ENGINE_LOST_NODES) != 0,
-		.keeper = opts->keeper,
+		.node_leader = opts->node_leader,
 		.tolerant = opts->replicas == CKPT_REPLICAS_WARN};
 
 	if (opts->session)
@@ -238,7 +238,7 @@ static bool brings(const struct ckpt_engine_opts *opts)
 {
 	return opts->remote && opts->world <= 1 &&
 	       !(opts->flags &
-		       (CKPT_ENGINE_READ_ONLY | CKPT_ENGINE_NEW_START | CKPT_ENGINE_NO_BRING));
+		       (CKPT_ENGINE_READ_ONLY | CKPT_ENGINE_NEW_START | CKPT_ENGINE_NO_IMPORT));
 }
 
 int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, struct ckpt_error *err,
@@ -367,11 +367,11 @@ int ckpt_runtime_eventfd(const struct ckpt_engine *engine)
 	return engine->eventfd;
 }
 
-uint64_t ckpt_runtime_unproved(const struct ckpt_engine *engine, const char **ret_boxes)
+uint64_t ckpt_runtime_unchecked(const struct ckpt_engine *engine, const char **ret_boxes)
 {
-	unsigned why = atomic_load(&engine->core.unproved);
+	unsigned why = atomic_load(&engine->core.unchecked);
 
-	*ret_boxes = why & CKPT_UNPROVED_BOXES ? engine->core.unproved_boxes : "";
+	*ret_boxes = why & CKPT_UNCHECKED_BOXES ? engine->core.unchecked_boxes : "";
 	return why;
 }
 

@@ -24,9 +24,9 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 struct ckpt_core *ckpt_runtime_core(struct ckpt_engine *engine);
 struct ckpt_log *ckpt_runtime_log(struct ckpt_engine *engine);
 int ckpt_runtime_eventfd(const struct ckpt_engine *engine);
-/* enum ckpt_unproved, and of which boxes; "" if of none. Any thread. */
+/* enum ckpt_unchecked, and of which boxes; "" if of none. Any thread. */
 enum ckpt_own ckpt_runtime_own(struct ckpt_engine *engine, uint64_t group);
-uint64_t ckpt_runtime_unproved(const struct ckpt_engine *engine, const char **ret_boxes);
+uint64_t ckpt_runtime_unchecked(const struct ckpt_engine *engine, const char **ret_boxes);
 bool ckpt_runtime_forked(const struct ckpt_engine *engine);
 
 /* A command for ckpt_runtime_run(); see ckpt_command_new(). NULL: out of memory, worded into `err`. */

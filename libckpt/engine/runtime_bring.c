@@ -87,7 +87,7 @@ static int look(const char *path, const struct ckpt_engine_opts *opts, struct ck
 	reading.remote = NULL;
 	reading.world = 1;
 	reading.rank = 0;
-	reading.keeper = 0;
+	reading.node_leader = 0;
 	reading.session = NULL;
 	reading.exchange = NULL;
 	int r = ckpt_runtime_open(path, &reading, err, &h.engine);
@@ -106,7 +106,7 @@ static int look(const char *path, const struct ckpt_engine_opts *opts, struct ck
 }
 
 /*
- * Opens a step and lets it go. The code is that of the opening, CKPT_EELSEWHERE if no file of the step is here.
+ * Opens a step and lets it go. The code is that of the opening, CKPT_EOTHERNODE if no file of the step is here.
  * Result: whether there was an answer.
  */
 static int try_step(struct ckpt_engine *engine, uint64_t step, struct ckpt_error *err,
@@ -147,7 +147,7 @@ static int drop_hollow(struct holding *h, struct ckpt_error *err)
 	if (h->generation == 0)
 		return 0;
 	int r = try_step(h->engine, h->step, err, &code, &generation);
-	if (r == 0 && code == CKPT_EELSEWHERE)
+	if (r == 0 && code == CKPT_EOTHERNODE)
 		h->generation = h->step = 0;
 	return r;
 }
@@ -235,7 +235,7 @@ static int export_step(struct ckpt_engine *engine, uint64_t step, const struct t
 		(void)ckpt_error_copy(ckpt_restore_failure(restore), err);
 	bring->generation = ckpt_restore_chosen_generation(restore);
 	bring->step = ckpt_restore_chosen_step(restore);
-	bring->brought = r == 0 && !ckpt_restore_was_there(restore);
+	bring->brought = r == 0 && !ckpt_restore_existed(restore);
 	ckpt_restore_counters(restore, &bring->bytes, NULL);
 	ckpt_restore_post_release(restore);
 	(void)ckpt_latch_wait(ckpt_restore_latch(restore), CKPT_DONE_GONE, -1);

@@ -16,7 +16,7 @@ static bool is_blind(const struct ckpt_save *save)
 {
 	uint64_t blind = save->alike.devices & ~ckpt_save_lookers(save);
 
-	if (blind && ckpt_core_note_unproved(save->core, CKPT_UNPROVED_GPU))
+	if (blind && ckpt_core_note_unchecked(save->core, CKPT_UNCHECKED_GPU))
 		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
 			"%s: whether ranks differ in what they hold alike is not found out, as GPU "
 			"%d "
@@ -40,7 +40,7 @@ static enum ckpt_alike_mode mode_of(struct ckpt_save *save)
 static void go_without(struct ckpt_save *save, const char *why)
 {
 	ckpt_alike_go_without(&save->alike);
-	if (ckpt_core_note_unproved(save->core, CKPT_UNPROVED_MEMORY))
+	if (ckpt_core_note_unchecked(save->core, CKPT_UNCHECKED_MEMORY))
 		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
 			"%s: whether what this rank holds at step %llu is what others hold is not "
 			"found out, and it is saved all the same: %s",

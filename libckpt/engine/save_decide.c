@@ -240,8 +240,8 @@ int ckpt_save_receive_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	save->ranks->look_ns =
 		ckpt_min_u64(deadline_ns(save), ckpt_env_now(core->parts.env) + PATIENCE_NS);
-	while (!ckpt_core_keeps(core) && ckpt_env_now(core->parts.env) < save->ranks->look_ns &&
-		!core->closing) {
+	while (!ckpt_core_owns_store(core) &&
+		ckpt_env_now(core->parts.env) < save->ranks->look_ns && !core->closing) {
 		ckpt_name_manifest(save->path, core->generation, save->step);
 		save->op.err = NULL;
 		ckpt_store_get(core->store, &save->op, save->path, CKPT_SEALED_MAX);

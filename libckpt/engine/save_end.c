@@ -75,7 +75,7 @@ static void committed(struct ckpt_save *save)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"out of memory: retention does not see step %llu",
 			(unsigned long long)save->step);
-	if (!ckpt_core_keeps(core))
+	if (!ckpt_core_owns_store(core))
 		forget_older(core);
 	ckpt_uploader_add(core, save->upload, core->generation, save->step,
 		save->plan->layout->bytes, save->leavings);

@@ -24,7 +24,7 @@ struct ckpt_scan_step {
 	enum ckpt_step_state state;
 	bool in_lineage;
 	bool rolled_back; /* may be restored by nobody: its branch of this run was left behind */
-	bool going; /* it has a tombstone: who has the choice takes another. PENDING: perhaps that alone is left */
+	bool deleting; /* it has a tombstone: who has the choice takes another. PENDING: perhaps that alone is left */
 	bool later; /* of a generation that was claimed after the scan: no sign of a claim that was lost */
 	uint64_t wall_ms;
 	uint64_t bytes; /* of all shards */

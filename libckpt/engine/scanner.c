@@ -185,13 +185,13 @@ static int take_tombstone(struct ckpt_scanner *s, uint64_t step)
 	struct ckpt_scan_step *found = ckpt_scan_find(&s->scan, s->generation, step);
 
 	if (found) {
-		found->going = true;
+		found->deleting = true;
 		return 0;
 	}
 	return ckpt_scan_put(&s->scan, &(struct ckpt_scan_step){.generation = s->generation,
 					       .step = step,
 					       .state = CKPT_STEP_PENDING,
-					       .going = true});
+					       .deleting = true});
 }
 
 /* Beside the steps of a generation: its directory has been listed anyway. */

@@ -54,7 +54,7 @@ static void pass_known(struct ckpt_scribe *r, const struct ckpt_remote_record *r
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		if (!may_be_unsent(r, s) || !is_for_remote(r, s) ||
 			ckpt_remote_record_state(record, s->generation, s->step) ==
-				CKPT_REMOTE_THERE)
+				CKPT_REMOTE_UPLOADED)
 			continue;
 		r->unsent = (struct ckpt_record_step){.generation = s->generation, .step = s->step};
 		return;
@@ -67,14 +67,15 @@ static void take_known(struct ckpt_scribe *r, const struct ckpt_remote_record *r
 {
 	for (struct ckpt_upload_entry *e = r->core->uploader->first; e; e = e->next)
 		e->known = e->all && ckpt_remote_record_state(record, e->generation, e->step) ==
-					     CKPT_REMOTE_THERE;
+					     CKPT_REMOTE_UPLOADED;
 	pass_known(r, record);
-	if (r->there_generation == record->there_generation && r->there_step == record->there_step)
-		r->there_wall_ms = record->there_wall_ms;
-	if (r->there_generation == 0) {
-		r->there_generation = record->there_generation;
-		r->there_step = record->there_step;
-		r->there_wall_ms = record->there_wall_ms;
+	if (r->uploaded_generation == record->uploaded_generation &&
+		r->uploaded_step == record->uploaded_step)
+		r->uploaded_wall_ms = record->uploaded_wall_ms;
+	if (r->uploaded_generation == 0) {
+		r->uploaded_generation = record->uploaded_generation;
+		r->uploaded_step = record->uploaded_step;
+		r->uploaded_wall_ms = record->uploaded_wall_ms;
 	}
 	if (record->code < 0)
 		r->failed_before_ms = record->since_ms;
@@ -163,7 +164,7 @@ static bool may_be_absent(const struct ckpt_scribe *r, const struct ckpt_scan_st
 static void take_left(const struct ckpt_scribe *r, struct ckpt_remote_record *record)
 {
 	const struct ckpt_record_step there = {
-		.generation = r->there_generation, .step = r->there_step};
+		.generation = r->uploaded_generation, .step = r->uploaded_step};
 	const struct ckpt_scan *scan = &r->core->scan;
 
 	for (size_t i = scan->step_count; i-- > 0;) {
@@ -192,9 +193,9 @@ static int compose(struct ckpt_scribe *r, struct ckpt_remote_record *record, str
 	record->every = u->every;
 	record->generation = ckpt_scan_newest_claim(&core->scan);
 	record->wall_ms = ckpt_env_wall_ms(core->parts.env);
-	record->there_generation = r->there_generation;
-	record->there_step = r->there_step;
-	record->there_wall_ms = r->there_wall_ms;
+	record->uploaded_generation = r->uploaded_generation;
+	record->uploaded_step = r->uploaded_step;
+	record->uploaded_wall_ms = r->uploaded_wall_ms;
 	take_newest(r, record);
 	if (u->halted)
 		take_left(r, record);
@@ -374,7 +375,7 @@ void ckpt_scribe_start(struct ckpt_scribe *scribe, struct ckpt_core *core)
 	scribe->core = core;
 	scribe->timer.fire = timer_fired;
 	scribe->dirty = true;
-	if (!core->parts.remote.url || !ckpt_core_keeps(core))
+	if (!core->parts.remote.url || !ckpt_core_owns_store(core))
 		return;
 	ckpt_store_op_init(&scribe->op, &scribe->task, NULL);
 	ckpt_task_start(&scribe->task, &core->sched, wait_body, scribe_done);
@@ -429,12 +430,12 @@ void ckpt_scribe_there(struct ckpt_scribe *scribe, uint64_t generation, uint64_t
 	struct ckpt_scribe *r = scribe;
 
 	drop_absent(r, generation, step);
-	if (r->there_generation < generation ||
-		(r->there_generation == generation && r->there_step < step) ||
-		r->there_wall_ms == 0) {
-		r->there_generation = generation;
-		r->there_step = step;
-		r->there_wall_ms = ckpt_env_wall_ms(r->core->parts.env);
+	if (r->uploaded_generation < generation ||
+		(r->uploaded_generation == generation && r->uploaded_step < step) ||
+		r->uploaded_wall_ms == 0) {
+		r->uploaded_generation = generation;
+		r->uploaded_step = step;
+		r->uploaded_wall_ms = ckpt_env_wall_ms(r->core->parts.env);
 	}
 	ckpt_scribe_touch(r);
 }

@@ -19,9 +19,9 @@ struct ckpt_scribe {
 	struct ckpt_task task;
 
 	/* What is known, beside the list of the uploader. */
-	uint64_t there_generation; /* newest step that is there; 0: none */
-	uint64_t there_step;
-	uint64_t there_wall_ms;
+	uint64_t uploaded_generation; /* newest step that is there; 0: none */
+	uint64_t uploaded_step;
+	uint64_t uploaded_wall_ms;
 	struct ckpt_record_step absent[CKPT_RECORD_ABSENT_MAX];
 	size_t absent_count;
 	uint64_t absent_more;

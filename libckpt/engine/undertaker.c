@@ -154,7 +154,7 @@ static void forget_gone(struct ckpt_undertaker *u)
 		const struct ckpt_grave *grave = &u->graves.items[i];
 		const struct ckpt_scan_step *s =
 			ckpt_scan_find(&u->scanner.scan, grave->generation, grave->step);
-		if (!s || !s->going)
+		if (!s || !s->deleting)
 			ckpt_graves_drop(&u->graves, grave->generation, grave->step);
 	}
 }
@@ -176,17 +176,17 @@ static int judge(struct ckpt_undertaker *u)
 	if (r < 0)
 		return r;
 	ckpt_lineage_mark_rolled_back(scan);
-	ckpt_free(u->retired);
-	u->retired = ckpt_alloc_array(scan->step_count + 1, sizeof(*u->retired));
-	if (!u->retired)
+	ckpt_free(u->expired);
+	u->expired = ckpt_alloc_array(scan->step_count + 1, sizeof(*u->expired));
+	if (!u->expired)
 		return ckpt_fail(&u->error, -ENOMEM, "out of memory");
 	while ((s = ckpt_retention_next(scan, &keep, s ? s->generation : 0, s ? s->step : 0)))
-		u->retired[s - scan->steps] = true;
+		u->expired[s - scan->steps] = true;
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *at = &scan->steps[i];
 		/* What a removal that was cut short has left. */
-		if (at->going && at->state == CKPT_STEP_PENDING)
-			u->retired[i] = true;
+		if (at->deleting && at->state == CKPT_STEP_PENDING)
+			u->expired[i] = true;
 		/* Not kept, and not let go: the next look may be able to read it. */
 		u->asked = u->asked || at->state == CKPT_STEP_BROKEN;
 	}
@@ -245,19 +245,19 @@ static bool next_act(struct ckpt_undertaker *u)
 		const struct ckpt_grave *grave =
 			ckpt_graves_find(&u->graves, s->generation, s->step);
 		bool waited = grave && over_ns(u, grave) <= now(u);
-		bool retired = u->retired[u->at];
+		bool expired = u->expired[u->at];
 		if (is_pinned(u, s))
-			retired = false;
-		if (!s->going && !retired)
+			expired = false;
+		if (!s->deleting && !expired)
 			continue;
 		if (!grave) {
-			u->burial.act = s->going ? CKPT_BURIAL_WATCH : CKPT_BURIAL_MARK;
+			u->burial.act = s->deleting ? CKPT_BURIAL_WATCH : CKPT_BURIAL_MARK;
 			return true;
 		}
 		if (is_unknown(s))
 			continue;
-		u->burial.act = retired ? CKPT_BURIAL_REMOVE : CKPT_BURIAL_UNMARK;
-		if (waited || (!retired && grave->mine && !grave->taken))
+		u->burial.act = expired ? CKPT_BURIAL_REMOVE : CKPT_BURIAL_UNMARK;
+		if (waited || (!expired && grave->mine && !grave->taken))
 			return true;
 	}
 	return false;
@@ -452,7 +452,7 @@ void ckpt_undertaker_close(struct ckpt_core *core)
 	CKPT_ASSERT(ckpt_undertaker_ended(core));
 	ckpt_core_timer_clear(core, &u->timer);
 	ckpt_graves_clear(&u->graves);
-	ckpt_free(u->retired);
+	ckpt_free(u->expired);
 	ckpt_free(u);
 	core->undertaker = NULL;
 }
@@ -460,5 +460,5 @@ void ckpt_undertaker_close(struct ckpt_core *core)
 void ckpt_undertaker_report(const struct ckpt_core *core, struct ckpt_stats *stats)
 {
 	if (core->undertaker)
-		stats->remote_steps_going = core->undertaker->graves.count;
+		stats->remote_steps_deleting = core->undertaker->graves.count;
 }

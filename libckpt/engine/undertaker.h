@@ -40,7 +40,7 @@ struct ckpt_undertaker {
 	struct ckpt_scanner scanner;
 	struct ckpt_graves graves;
 	struct ckpt_burial burial;
-	bool *retired; /* of each step that was there */
+	bool *expired; /* of each step that was there */
 	size_t at;     /* steps before it are still to be looked at: they are newer */
 };
 

@@ -508,8 +508,8 @@ static int stone_body(struct ckpt_task *task)
 	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
 	r = ckpt_upload_take_tombstone(u);
-	return r < 0 || u->going ? ckpt_upload_give_up(u, r)
-				 : ckpt_task_continue(task, publish_body);
+	return r < 0 || u->deleting ? ckpt_upload_give_up(u, r)
+				    : ckpt_task_continue(task, publish_body);
 	CKPT_TASK_END(task);
 }
 

@@ -37,7 +37,7 @@ struct ckpt_upload {
 	 */
 	bool committed;
 	bool misled;      /* what the pool had was something else: without it then */
-	bool going;       /* neither: it has a tombstone there, and is not sent */
+	bool deleting;    /* neither: it has a tombstone there, and is not sent */
 	bool found;       /* if it is going: its manifest is there yet */
 	bool complete;    /* if it has not: all ranks' parts are there */
 	uint32_t missing; /* if they are not: the lowest rank whose part is not */

@@ -162,7 +162,7 @@ static int compare_manifest(struct ckpt_upload *u)
 int ckpt_upload_take_tombstone(struct ckpt_upload *u)
 {
 	drop_data(u);
-	u->going = u->op.result >= 0;
+	u->deleting = u->op.result >= 0;
 	return u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "read");
 }
 
@@ -230,8 +230,9 @@ static int take_same(struct ckpt_task *task)
 	struct ckpt_upload *u = ckpt_upload_of(task);
 	int r = compare_manifest(u);
 
-	u->found = u->going;
-	return r < 0 || u->going ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, there_body);
+	u->found = u->deleting;
+	return r < 0 || u->deleting ? ckpt_upload_give_up(u, r)
+				    : ckpt_task_continue(task, there_body);
 }
 
 static int look_body(struct ckpt_task *task)
@@ -264,7 +265,7 @@ int ckpt_upload_there_body(struct ckpt_task *task)
 	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
 	r = ckpt_upload_take_tombstone(u);
-	if (r < 0 || u->going)
+	if (r < 0 || u->deleting)
 		return ckpt_upload_give_up(u, r);
 	ckpt_name_step(path, u->generation, u->step);
 	ckpt_store_list(u->dest, &u->op, path);

@@ -299,7 +299,7 @@ void ckpt_uploader_begin(struct ckpt_core *core)
 
 	if (!u)
 		return;
-	for (size_t i = 0; i < scan->step_count && ckpt_core_keeps(core); i++) {
+	for (size_t i = 0; i < scan->step_count && ckpt_core_owns_store(core); i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		if (s->state != CKPT_STEP_COMMITTED || !s->in_lineage ||
 			!ckpt_uploader_takes(core, s->step))
@@ -378,7 +378,8 @@ static void put_parent(struct ckpt_uploader *u)
 	struct ckpt_core *core = u->core;
 	const struct ckpt_scan_step *s = find_parent(core);
 
-	if (!s || s->state != CKPT_STEP_COMMITTED || !ckpt_core_keeps(core) || u->stop || u->halted)
+	if (!s || s->state != CKPT_STEP_COMMITTED || !ckpt_core_owns_store(core) || u->stop ||
+		u->halted)
 		return;
 	struct ckpt_upload_entry *e = *ckpt_uploader_find(u, s->generation, s->step);
 	if (!e || e->generation != s->generation || e->step != s->step)

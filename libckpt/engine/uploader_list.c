@@ -97,9 +97,9 @@ void ckpt_uploader_report(const struct ckpt_core *core, struct ckpt_stats *stats
 	stats->bytes_uploaded = atomic_load(&u->bytes);
 	stats->bytes_uploaded_staged = atomic_load(&u->bytes_left);
 	stats->uploads_waiting = u->count;
-	stats->remote_generation = u->scribe.there_generation;
-	stats->remote_step = u->scribe.there_step;
-	stats->remote_wall_ms = u->scribe.there_wall_ms;
+	stats->remote_generation = u->scribe.uploaded_generation;
+	stats->remote_step = u->scribe.uploaded_step;
+	stats->remote_wall_ms = u->scribe.uploaded_wall_ms;
 	stats->remote_code = u->scribe.error.code;
 	stats->remote_failing_ms = u->scribe.error.code ? u->scribe.since_ms : 0;
 	for (const struct ckpt_upload_entry *e = u->first; e; e = e->next)

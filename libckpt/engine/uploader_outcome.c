@@ -92,9 +92,9 @@ static int64_t newest_age_s(const struct ckpt_uploader *u)
 {
 	uint64_t wall_ms = ckpt_env_wall_ms(u->core->parts.env);
 
-	if (u->scribe.there_generation == 0)
+	if (u->scribe.uploaded_generation == 0)
 		return -1;
-	return (int64_t)((wall_ms - ckpt_min_u64(wall_ms, u->scribe.there_wall_ms)) / 1000);
+	return (int64_t)((wall_ms - ckpt_min_u64(wall_ms, u->scribe.uploaded_wall_ms)) / 1000);
 }
 
 /* Says the first of a row loudly. */
@@ -105,7 +105,7 @@ static void back_off(struct ckpt_uploader *u)
 
 	if (age_s >= 0)
 		(void)snprintf(newest, sizeof(newest), "the newest sent is step %llu, %lld s ago",
-			(unsigned long long)u->scribe.there_step, (long long)age_s);
+			(unsigned long long)u->scribe.uploaded_step, (long long)age_s);
 	uint64_t wait_ns = pause_ns(u, ++u->failures);
 
 	u->pause_ns = now(u) + wait_ns;
@@ -264,7 +264,7 @@ static bool is_needed(struct ckpt_uploader *u, struct ckpt_upload_entry *e)
 {
 	uint64_t generation = u->core->generation;
 
-	if (!e->parent || generation == 0 || u->scribe.there_generation >= generation)
+	if (!e->parent || generation == 0 || u->scribe.uploaded_generation >= generation)
 		return false;
 	e->buried = true;
 	if (!e->stuck)
@@ -441,13 +441,13 @@ void ckpt_uploader_take_upload(struct ckpt_uploader *u)
 		return;
 	}
 	ckpt_uploader_succeed(u);
-	if (!u->upload.going)
+	if (!u->upload.deleting)
 		e->going_ns = 0;
 	if (is_outdated(u, e))
 		return;
 	if (u->upload.committed)
 		take_success(u, e);
-	else if (u->upload.going)
+	else if (u->upload.deleting)
 		take_going(u, e);
 	else
 		take_part(u, e);

@@ -234,7 +234,7 @@ static void describe(const struct ckpt_request *request, struct ckpt_exchange_re
 		.verb = request->verb,
 		.id = request->id,
 		.count = request->count,
-		.patience_ms = left_ms(request->deadline_ns),
+		.timeout_ms = left_ms(request->deadline_ns),
 		.keys = request->keys,
 		.values = put ? request->values : NULL,
 		.lengths = put ? request->lengths : NULL};

@@ -238,9 +238,9 @@ void ckpt_key_nodes(char *out)
 	ckpt_key_put(out, "stores");
 }
 
-void ckpt_key_node_ready(char *out, uint32_t keeper)
+void ckpt_key_node_ready(char *out, uint32_t node_leader)
 {
-	ckpt_key_put(out, "store-r%u-ready", keeper);
+	ckpt_key_put(out, "store-r%u-ready", node_leader);
 }
 
 void ckpt_key_bring_claim(char *out, uint64_t generation)

@@ -64,7 +64,7 @@ void ckpt_node_record_unite(struct ckpt_node_record *all, const struct ckpt_node
  */
 void ckpt_key_node(char *out, uint32_t rank);
 void ckpt_key_nodes(char *out);
-void ckpt_key_node_ready(char *out, uint32_t keeper);
+void ckpt_key_node_ready(char *out, uint32_t node_leader);
 void ckpt_key_bring_claim(char *out, uint64_t generation);
 void ckpt_key_bring_step(char *out, uint64_t generation, uint64_t step);
 

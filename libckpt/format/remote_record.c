@@ -23,12 +23,12 @@ static void put_newest(struct ckpt_buf *out, const struct ckpt_remote_record *re
 		ckpt_buf_printf(out, "[%" PRIu64 ",%" PRIu64 "]", record->known_generation,
 			record->known_step);
 	ckpt_buf_puts(out, ",\"there\":");
-	if (record->there_generation == 0)
+	if (record->uploaded_generation == 0)
 		ckpt_buf_puts(out, "null");
 	else
 		ckpt_buf_printf(out, "[%" PRIu64 ",%" PRIu64 ",%" PRIu64 "]",
-			record->there_generation, record->there_step,
-			ckpt_min_u64(record->there_wall_ms, INT64_MAX));
+			record->uploaded_generation, record->uploaded_step,
+			ckpt_min_u64(record->uploaded_wall_ms, INT64_MAX));
 }
 
 static void put_waiting(struct ckpt_buf *out, const struct ckpt_remote_record *record)
@@ -167,8 +167,8 @@ static bool read_there(struct ckpt_reader *r, struct ckpt_remote_record *record)
 {
 	if (ckpt_reader_peek(r) != '[')
 		return read_null(r);
-	return read_numbers(r, &record->there_generation, &record->there_step) &&
-	       ckpt_reader_item(r) && ckpt_reader_u64(r, &record->there_wall_ms) &&
+	return read_numbers(r, &record->uploaded_generation, &record->uploaded_step) &&
+	       ckpt_reader_item(r) && ckpt_reader_u64(r, &record->uploaded_wall_ms) &&
 	       ckpt_reader_take(r, ']');
 }
 
@@ -339,13 +339,13 @@ enum ckpt_remote_state ckpt_remote_record_state(
 	const struct ckpt_record_step *absent;
 
 	if (record->every > 0 && step % record->every > 0)
-		return CKPT_REMOTE_NOT;
+		return CKPT_REMOTE_EXCLUDED;
 	if (find(record->waiting, record->waiting_count, generation, step))
-		return CKPT_REMOTE_WAITS;
+		return CKPT_REMOTE_PENDING;
 	absent = find(record->absent, record->absent_count, generation, step);
 	if (absent)
-		return absent->code ? CKPT_REMOTE_FAILED : CKPT_REMOTE_NOT;
+		return absent->code ? CKPT_REMOTE_FAILED : CKPT_REMOTE_EXCLUDED;
 	if (before(&known, generation, step) || may_be_left_out(record, generation, step))
 		return CKPT_REMOTE_UNKNOWN;
-	return CKPT_REMOTE_THERE;
+	return CKPT_REMOTE_UPLOADED;
 }

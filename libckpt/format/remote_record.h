@@ -33,9 +33,9 @@ struct ckpt_remote_record {
 	uint64_t known_generation;
 	uint64_t known_step;
 	/* Newest step that was there, and when it was seen to be; generation 0: none. */
-	uint64_t there_generation;
-	uint64_t there_step;
-	uint64_t there_wall_ms;
+	uint64_t uploaded_generation;
+	uint64_t uploaded_step;
+	uint64_t uploaded_wall_ms;
 	/* Ascending by generation and step. Of more than are listed the oldest are. */
 	struct ckpt_record_step *waiting;
 	size_t waiting_count;

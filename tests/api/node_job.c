@@ -43,7 +43,7 @@ static void *open_one(void *argument)
 	opts.keep_last = job->keep_last;
 	opts.exchange = rank->service.server;
 	opts.node = job_node_names[job->one_name ? 0 : rank->node];
-	opts.keeper = rank->node * (WORLD / NODES);
+	opts.node_leader = rank->node * (WORLD / NODES);
 	opts.remote = job->remote[0] ? job->remote : NULL;
 	job_note(rank, ckpt_engine_open(job->stores[rank->node], &opts, &rank->engine));
 	return NULL;
@@ -74,7 +74,7 @@ static void *close_one(void *argument)
 
 	ckpt_save_free(rank->save);
 	ckpt_engine_close(rank->engine);
-	ckpt_exchange_server_quiet(rank->service.server);
+	ckpt_exchange_server_stop(rank->service.server);
 	return NULL;
 }
 

@@ -206,7 +206,7 @@ static void test_other_bytes(void **state)
 	}
 	save_well(job, 7);
 	must_work(ckpt_engine_stats(job->ranks[0], &stats));
-	assert_int_equal(stats.unproved, 0);
+	assert_int_equal(stats.unchecked, 0);
 }
 
 /* However long the names are, all ranks are told what to do. */
@@ -283,11 +283,11 @@ static void test_not_to_be_compared(void **state)
 	}
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		assert_int_equal(kit_wait(job->saves[rank]), 0);
-		const uint64_t why = rank == 0 ? CKPT_UNPROVED_BOXES : 0;
+		const uint64_t why = rank == 0 ? CKPT_UNCHECKED_BOXES : 0;
 		const char *boxes = NULL;
 		must_work(ckpt_engine_stats(job->ranks[rank], &stats));
-		assert_int_equal(stats.unproved, why);
-		assert_int_equal(ckpt_engine_unproved(job->ranks[rank], &boxes), why);
+		assert_int_equal(stats.unchecked, why);
+		assert_int_equal(ckpt_engine_unchecked(job->ranks[rank], &boxes), why);
 		assert_string_equal(boxes, why ? "'w' of ranks 0 and 1" : "");
 		kit_clear(&vectors[rank][0]);
 	}
@@ -335,7 +335,7 @@ static void test_compared_by_their_own_digests(void **state)
 	}
 	check_latest(job, 4);
 	must_work(ckpt_engine_stats(job->ranks[0], &stats));
-	assert_int_equal(stats.unproved, 0);
+	assert_int_equal(stats.unchecked, 0);
 }
 
 /* What rank `rank` says to have in common with the others. */

@@ -206,14 +206,14 @@ static void a_gpu_and_a_cpu_are_compared(void **state)
 }
 
 /* What a program that reads no log is told. */
-static void check_unproved(struct ranks *r, uint64_t first, uint64_t second)
+static void check_unchecked(struct ranks *r, uint64_t first, uint64_t second)
 {
 	struct ckpt_stats stats = {.size = sizeof(stats)};
 
 	must_work(ckpt_engine_stats(r->engines[0], &stats));
-	assert_int_equal(stats.unproved, first);
+	assert_int_equal(stats.unchecked, first);
 	must_work(ckpt_engine_stats(r->engines[1], &stats));
-	assert_int_equal(stats.unproved, second);
+	assert_int_equal(stats.unchecked, second);
 }
 
 /* What both know of their own copies. */
@@ -233,7 +233,7 @@ static void a_gpu_without_kernels_is_told(void **state)
 	for (uint64_t step = 1; step <= 2; step++) {
 		save_both(&r, step);
 		assert_int_equal(finish(&r, NULL), 0);
-		check_unproved(&r, CKPT_UNPROVED_GPU, 0);
+		check_unchecked(&r, CKPT_UNCHECKED_GPU, 0);
 		/* Each goes on to write its own copy: nobody knows whether they are alike. */
 		check_own(&r, CKPT_OWN_UNKNOWN);
 	}
@@ -255,7 +255,7 @@ static void a_look_that_fails_is_no_failure_of_the_step(void **state)
 	start(&r, 1, 1);
 	assert_int_equal(finish(&r, NULL), 0);
 	fake->fail_call(NULL, 0, 0);
-	check_unproved(&r, 0, CKPT_UNPROVED_MEMORY);
+	check_unchecked(&r, 0, CKPT_UNCHECKED_MEMORY);
 	/* Rank 0 has told of its own, and was compared with nobody. */
 	check_own(&r, CKPT_OWN_UNKNOWN);
 	for (uint64_t step = 2; step <= 3; step++) {

@@ -66,7 +66,7 @@ static uint64_t resume_damaged(struct job *job)
 }
 
 /* What is damaged on one node is put back there; what nobody has is passed over by all nodes. */
-static void test_mended(void **state)
+static void test_repaired(void **state)
 {
 	static const char bad[] = "g000001/step-0000000002/rank-00003.*.safetensors";
 	static const char note[] = "g000001/step-0000000002/quarantine.json";
@@ -191,7 +191,7 @@ static void test_near_leftovers(void **state)
 	must_have(job, 0, 0, 1);
 
 	opts.remote = job->remote;
-	must_work(ckpt_engine_bring(job->stores[1], &opts, &generation, &step));
+	must_work(ckpt_engine_import(job->stores[1], &opts, &generation, &step));
 	assert_int_equal(step, 2);
 	scratch_remove(strdup(job_path(job, 1, "g000001/step-0000000002")));
 	assert_int_equal(bring_near(job, 1, own, 2, WORLD), -EINVAL);
@@ -211,12 +211,12 @@ static void test_lost_node(void **state)
 	(void)snprintf(away, sizeof(away), "%s-away", job->stores[1]);
 	assert_int_equal(rename(lost, away), 0);
 	job_open(job);
-	job_resume_in_vain(job, CKPT_EELSEWHERE);
-	job_resume_in_vain(job, CKPT_EELSEWHERE);
+	job_resume_in_vain(job, CKPT_EOTHERNODE);
+	job_resume_in_vain(job, CKPT_EOTHERNODE);
 	job_close(job);
 	job->flags = CKPT_ENGINE_LOST_NODES;
 	job_open(job);
-	job_resume_in_vain(job, CKPT_EELSEWHERE);
+	job_resume_in_vain(job, CKPT_EOTHERNODE);
 	assert_int_equal(job_resume(job), 1);
 	job_close(job);
 	/* Nothing was saved since, so nothing was given up: it is back. */
@@ -227,7 +227,7 @@ static void test_lost_node(void **state)
 	/* It is not, and a step of the same number is another one. */
 	scratch_remove(strdup(lost));
 	job_open(job);
-	job_resume_in_vain(job, CKPT_EELSEWHERE);
+	job_resume_in_vain(job, CKPT_EOTHERNODE);
 	assert_int_equal(job_resume(job), 1);
 	job_save(job, 2);
 	job_close(job);
@@ -240,8 +240,8 @@ static void test_lost_node(void **state)
 	job->flags = CKPT_ENGINE_LOST_NODES;
 	scratch_remove(strdup(job->stores[1]));
 	job_open(job);
-	job_resume_in_vain(job, CKPT_EELSEWHERE);
-	job_resume_in_vain(job, CKPT_EELSEWHERE);
+	job_resume_in_vain(job, CKPT_EOTHERNODE);
+	job_resume_in_vain(job, CKPT_EOTHERNODE);
 	job_resume_in_vain(job, CKPT_EQUARANTINED);
 	assert_non_null(strstr(job->ranks[0].why, "because nodes were lost"));
 }
@@ -251,7 +251,7 @@ static void must_stay(struct job *job, const char *why)
 {
 	job_open(job);
 	for (unsigned round = 0; round < 2; round++) {
-		job_resume_in_vain(job, CKPT_EELSEWHERE);
+		job_resume_in_vain(job, CKPT_EOTHERNODE);
 		assert_non_null(strstr(job->ranks[0].why, why));
 	}
 	job_close(job);
@@ -285,17 +285,17 @@ static void test_lost_node_and_bucket(void **state)
 	opts.node = job_node_names[0];
 	for (unsigned lost = 0; lost < 2; lost++) {
 		opts.flags = CKPT_ENGINE_NODE_STORE | (lost ? CKPT_ENGINE_LOST_NODES : 0);
-		int r = ckpt_engine_bring(job->stores[0], &opts, &generation, &step);
+		int r = ckpt_engine_import(job->stores[0], &opts, &generation, &step);
 		assert_int_equal(r, lost ? -ENOTDIR : 0);
 	}
 	opts.flags = CKPT_ENGINE_LOST_NODES;
-	assert_int_equal(ckpt_engine_bring(job->stores[0], &opts, &generation, &step), -EINVAL);
+	assert_int_equal(ckpt_engine_import(job->stores[0], &opts, &generation, &step), -EINVAL);
 	assert_int_equal(unlink(there), 0);
 	assert_int_equal(rename(gens, there), 0);
 	(void)snprintf(there, sizeof(there), "%s/remote/g000001/step-0000000002", job->dir);
 	scratch_remove(strdup(there));
 	job_open(job);
-	job_resume_in_vain(job, CKPT_EELSEWHERE);
+	job_resume_in_vain(job, CKPT_EOTHERNODE);
 	assert_int_equal(job_resume(job), 1);
 	/* Node a still has what it had to upload of step 2, which nobody waits for. */
 	job_save(job, 3);
@@ -309,7 +309,7 @@ static void upload(const struct job *job)
 	struct ckpt_engine_opts opts = kit_opts();
 	struct ckpt_engine *engine = NULL;
 
-	opts.flags = CKPT_ENGINE_NO_BRING;
+	opts.flags = CKPT_ENGINE_NO_IMPORT;
 	opts.remote = job->remote;
 	must_work(ckpt_engine_open(job->stores[0], &opts, &engine));
 	must_work(ckpt_engine_drain_remote(engine, TIMEOUT_MS));
@@ -346,7 +346,7 @@ static void test_lost_node_and_parts(void **state)
 	(void)snprintf(pattern, sizeof(pattern), "%s/rank-00003.*.index", there);
 	remove_all(pattern);
 	job_open(job);
-	job_resume_in_vain(job, CKPT_EELSEWHERE);
+	job_resume_in_vain(job, CKPT_EOTHERNODE);
 	assert_int_equal(job_resume(job), 1);
 }
 
@@ -376,7 +376,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_let_go, job_set_up, job_tear_down),
-		cmocka_unit_test_setup_teardown(test_mended, job_set_up, job_tear_down),
+		cmocka_unit_test_setup_teardown(test_repaired, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_near, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_near_leftovers, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_lost_node, job_set_up, job_tear_down),

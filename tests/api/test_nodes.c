@@ -311,7 +311,7 @@ static void test_lineage_elsewhere(void **state)
 	put_back(job, 0, "left");
 	scratch_remove(strdup(job_path(job, 0, "g000001/step-0000000001")));
 	job_open(job);
-	job_resume_in_vain(job, CKPT_EELSEWHERE);
+	job_resume_in_vain(job, CKPT_EOTHERNODE);
 	job_try_save(job, 3);
 	must_fail(job);
 	assert_int_equal(job->ranks[0].result, CKPT_ENOTRESUMED);

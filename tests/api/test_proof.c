@@ -372,7 +372,7 @@ static void test_own(void **state)
 }
 
 /* Nobody takes for alike what was compared by samples alone, or what a step was committed with in spite of it. */
-static void test_own_unproved(void **state)
+static void test_own_unchecked(void **state)
 {
 	struct job *job = *state;
 
@@ -428,7 +428,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_not_forgotten, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_later, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_own, set_up, tear_down),
-		cmocka_unit_test_setup_teardown(test_own_unproved, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_own_unchecked, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_only_what_is_new, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_tolerant, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_no_false_alarm, set_up, tear_down),

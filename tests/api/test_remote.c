@@ -135,12 +135,12 @@ static void test_is_remembered(void **state)
 	assert_string_equal(info.remote, url);
 	assert_int_equal(info.every, 2);
 	assert_int_equal(info.generation, 1);
-	assert_int_equal(info.there_step, 2);
+	assert_int_equal(info.uploaded_step, 2);
 	assert_int_equal(info.waiting, 0);
 	assert_int_equal(info.code, 0);
 	assert_true(info.wall_ms > 0);
-	assert_int_equal(listed(catalog, 1), CKPT_REMOTE_NOT);
-	assert_int_equal(listed(catalog, 2), CKPT_REMOTE_THERE);
+	assert_int_equal(listed(catalog, 1), CKPT_REMOTE_EXCLUDED);
+	assert_int_equal(listed(catalog, 2), CKPT_REMOTE_UPLOADED);
 	assert_int_equal(listed(catalog, 4), CKPT_REMOTE_UNKNOWN);
 	ckpt_catalog_free(catalog);
 	ckpt_engine_close(engine);
@@ -482,7 +482,7 @@ static void test_a_claim_and_some_ranks(void **state)
 	assert_int_equal(unlink(scratch_find(local, ".index")), 0);
 	assert_int_equal(unlink(scratch_find(local, ".safetensors")), 0);
 	opts.remote = url;
-	must_work(ckpt_engine_bring(local, &opts, &generation, &step));
+	must_work(ckpt_engine_import(local, &opts, &generation, &step));
 	assert_non_null(scratch_find(local, "000002.json"));
 	assert_null(scratch_find(local, ".index"));
 	assert_null(scratch_find(local, ".safetensors"));
@@ -650,7 +650,7 @@ static void test_damage_is_put_back(void **state)
 		assert_true(kit_compare(engine, CKPT_STEP_LATEST, v, 2) < 0);
 		struct ckpt_error error = {.size = sizeof(error)};
 		assert_true(ckpt_last_error_record(&error) < 0);
-		assert_int_equal(error.mended, 1);
+		assert_int_equal(error.repaired, 1);
 		assert_non_null(strstr(error.message, "is whole again, with"));
 		assert_non_null(strstr(error.message, "restore it again"));
 		assert_null(strstr(error.message, "put the file back"));
@@ -733,15 +733,15 @@ static struct ckpt_catalog *list(struct ckpt_engine *engine)
 }
 
 /* The steps that are to go, as bits. */
-static unsigned retired(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every)
+static unsigned expired(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every)
 {
 	unsigned steps = 0;
 
-	must_work(ckpt_catalog_retire(catalog, keep_last, keep_every));
+	must_work(ckpt_catalog_expire(catalog, keep_last, keep_every));
 	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
 		struct ckpt_step_info info = {.size = sizeof(info)};
 		must_work(ckpt_catalog_step(catalog, i, &info));
-		steps |= info.retired ? 1u << info.step : 0;
+		steps |= info.expired ? 1u << info.step : 0;
 	}
 	return steps;
 }
@@ -774,10 +774,10 @@ static void test_pruned(void **state)
 	engine = kit_open(remote, CKPT_ENGINE_READ_ONLY);
 	struct ckpt_catalog *catalog = list(engine);
 	assert_int_equal(act(ckpt_catalog_mark, engine, catalog, 1), -EINVAL);
-	assert_int_equal(ckpt_catalog_retire(catalog, 0, 0), -EINVAL);
-	assert_int_equal(retired(catalog, 1, 2), 1u << 1 | 1u << 3);
-	assert_int_equal(retired(catalog, 9, 0), 0);
-	assert_int_equal(retired(catalog, 2, 0), 1u << 1 | 1u << 2 | 1u << 3);
+	assert_int_equal(ckpt_catalog_expire(catalog, 0, 0), -EINVAL);
+	assert_int_equal(expired(catalog, 1, 2), 1u << 1 | 1u << 3);
+	assert_int_equal(expired(catalog, 9, 0), 0);
+	assert_int_equal(expired(catalog, 2, 0), 1u << 1 | 1u << 2 | 1u << 3);
 	assert_int_equal(ckpt_catalog_mark(engine, catalog, 99), -EINVAL);
 	assert_int_equal(act(ckpt_catalog_mark, engine, catalog, 4), -EINVAL);
 	assert_int_equal(act(ckpt_catalog_remove_marked, engine, catalog, 1), -EINVAL);
@@ -788,14 +788,14 @@ static void test_pruned(void **state)
 
 	/* What is marked does not count as kept. */
 	catalog = list(engine);
-	assert_int_equal(retired(catalog, 3, 0), 0);
+	assert_int_equal(expired(catalog, 3, 0), 0);
 	assert_int_equal(act(ckpt_catalog_remove_marked, engine, catalog, 2), -EINVAL);
 	must_work(act(ckpt_catalog_unmark, engine, catalog, 2));
 	must_work(act(ckpt_catalog_unmark, engine, catalog, 3));
 	ckpt_catalog_free(catalog);
 
 	catalog = list(engine);
-	assert_int_equal(retired(catalog, 4, 0), 1u << 1);
+	assert_int_equal(expired(catalog, 4, 0), 1u << 1);
 	assert_int_equal(act(ckpt_catalog_unmark, engine, catalog, 1), -EINVAL);
 	assert_int_equal(act(ckpt_catalog_unmark, engine, catalog, 4), -EINVAL);
 	/* A job has claimed a generation since the list was made. */

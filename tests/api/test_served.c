@@ -218,7 +218,7 @@ static void *close_engine(void *argument)
 	ckpt_save_free(rank->save);
 	ckpt_engine_close(rank->engine);
 	if (!rank->engine)
-		ckpt_exchange_server_quiet(rank->server);
+		ckpt_exchange_server_stop(rank->server);
 	return NULL;
 }
 
@@ -454,7 +454,7 @@ static void close_in_vain(struct job *job, enum weather weather)
 		must_work(ckpt_save_wait(job->ranks[rank].save, CKPT_LEVEL_STAGED, TIMEOUT_MS));
 	if (weather == FAIR)
 		for (uint32_t rank = 0; rank < WORLD; rank++)
-			ckpt_exchange_server_quiet(job->ranks[rank].server);
+			ckpt_exchange_server_stop(job->ranks[rank].server);
 	close_job(job);
 	assert_false(is_committed(job, 2));
 }
@@ -571,7 +571,7 @@ static void test_answers(void **state)
 	assert_int_equal(request.verb, CKPT_EXCHANGE_GET);
 	assert_int_equal(request.count, 2);
 	assert_string_equal(request.keys[0], "Job_1.x/claim-1");
-	assert_in_range(request.patience_ms, 1, 30000);
+	assert_in_range(request.timeout_ms, 1, 30000);
 	given.id = request.id;
 	assert_int_equal(ckpt_exchange_reply(f.server, &given), -EINVAL);
 	given.values = values;
@@ -649,7 +649,7 @@ static void test_misuse(void **state)
 	assert_int_equal(ckpt_exchange_reply(job->ranks[0].server, NULL), -EINVAL);
 	assert_int_equal(ckpt_exchange_server_new(NULL), -EINVAL);
 	ckpt_exchange_server_free(NULL);
-	ckpt_exchange_server_quiet(NULL);
+	ckpt_exchange_server_stop(NULL);
 	request.size = sizeof(request);
 	pid_t child = fork();
 	if (child == 0)

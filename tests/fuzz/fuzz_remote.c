@@ -34,9 +34,9 @@ static void check_says(const struct ckpt_remote_record *r)
 	for (size_t i = 0; i < r->waiting_count; i++) {
 		const struct ckpt_record_step *s = &r->waiting[i];
 		enum ckpt_remote_state state = ckpt_remote_record_state(r, s->generation, s->step);
-		FUZZ_CHECK(state != CKPT_REMOTE_THERE && state != CKPT_REMOTE_FAILED);
+		FUZZ_CHECK(state != CKPT_REMOTE_UPLOADED && state != CKPT_REMOTE_FAILED);
 	}
-	FUZZ_CHECK(ckpt_remote_record_state(r, CKPT_GENERATION_MAX + 1, 0) != CKPT_REMOTE_THERE);
+	FUZZ_CHECK(ckpt_remote_record_state(r, CKPT_GENERATION_MAX + 1, 0) != CKPT_REMOTE_UPLOADED);
 }
 
 static void check(const void *value)
@@ -49,7 +49,8 @@ static void check(const void *value)
 	FUZZ_CHECK(fuzz_is_line(r->reason, strlen(r->reason)));
 	FUZZ_CHECK(r->generation >= 1 && r->generation <= CKPT_GENERATION_MAX);
 	FUZZ_CHECK(r->known_generation <= CKPT_GENERATION_MAX && r->known_step <= CKPT_STEP_MAX);
-	FUZZ_CHECK(r->there_generation <= CKPT_GENERATION_MAX && r->there_step <= CKPT_STEP_MAX);
+	FUZZ_CHECK(
+		r->uploaded_generation <= CKPT_GENERATION_MAX && r->uploaded_step <= CKPT_STEP_MAX);
 	FUZZ_CHECK(r->waiting_count <= CKPT_RECORD_WAITING_MAX);
 	FUZZ_CHECK(r->absent_count <= CKPT_RECORD_ABSENT_MAX);
 	FUZZ_CHECK(r->code <= 0);

@@ -207,7 +207,7 @@ int deed_export(struct deed *deed, uint64_t step)
 		return r;
 	r = ckpt_restore_wait(restore, DEED_TIMEOUT_MS);
 	if (r == 0)
-		r = ckpt_export_was_there(restore);
+		r = ckpt_export_existed(restore);
 	ckpt_restore_free(restore);
 	return r;
 }

@@ -4,7 +4,7 @@ A training on several nodes, each a network namespace with a store of its own, t
 happens at random moments of resuming and saving, again and again: a rank is killed, all of a node's
 or all of the job's are, a node stands still, or its cable is cut. Then what is left of the job is
 killed, and it is started anew. In some rounds a save may take a few seconds only, and a cable is
-cut for longer: saves are left to their deadlines, and when it is mended the job goes on.
+cut for longer: saves are left to their deadlines, and when it is repaired the job goes on.
 
 usage: killing_nodes.py [--kills N] [--nodes N] [--world N] [--seed N] [--dir PATH]
 

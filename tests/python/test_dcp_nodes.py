@@ -170,7 +170,7 @@ def test_parts_on_another_node_are_an_error_and_no_damage(tmp_path: Path) -> Non
     truth, losses = train_and_die(train, tmp_path, TWO, "fsdp", 3)
     before = [steps_of(store) for store in stores(tmp_path)]
     for kinds, text in together(4, tmp_path, resume, tmp_path, "bbaa", "fsdp"):
-        assert kinds == ["ElsewhereError"], text
+        assert kinds == ["OtherNodeError"], text
         assert "node-" in text
     assert [steps_of(store) for store in stores(tmp_path)] == before
     assert not list(tmp_path.glob("*/store/g*/step-*/quarantine.json"))
@@ -226,7 +226,7 @@ def test_what_only_some_nodes_have_is_listed_by_all(tmp_path: Path) -> None:
     together(4, tmp_path, save_stages, tmp_path, TWO)
     assert together(4, tmp_path, load_stages, tmp_path, TWO, TWO) == [None] * 4
     for kinds, text in together(4, tmp_path, load_stages, tmp_path, "bbaa", TWO):
-        assert kinds == ["ElsewhereError"], text
+        assert kinds == ["OtherNodeError"], text
 
 
 def load_one(place: Path, nodes: str, name: str, value: Any) -> str:
@@ -242,7 +242,7 @@ def load_one(place: Path, nodes: str, name: str, value: Any) -> str:
 def test_a_name_of_another_node_is_elsewhere(tmp_path: Path, name: str, value: Any) -> None:
     together(4, tmp_path, save_stages, tmp_path, TWO)
     for said in together(4, tmp_path, load_one, tmp_path, TWO, name, value):
-        assert "ElsewhereError" in said
+        assert "OtherNodeError" in said
         assert name in said
         assert "Missing key" not in said
 

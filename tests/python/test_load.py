@@ -345,7 +345,7 @@ def test_a_manifest_that_cannot_be_read_now_is_not_passed_over() -> None:
 def test_what_is_going_is_not_the_latest(written: Training, store: Path) -> None:
     """A step with a tombstone is loaded by its number, or when nothing else is left."""
     (store / "g000001" / "step-0000000002.tombstone").write_text("")
-    assert [(info.step, info.going) for info in libckpt.list_steps(store)] == [
+    assert [(info.step, info.deleting) for info in libckpt.list_steps(store)] == [
         (2, True),
         (1, False),
     ]

@@ -48,7 +48,7 @@ def _runs(root: Path, saves: list[int], options: dict[str, Any]) -> tuple[int, l
         warnings.simplefilter("always")
         try:
             found = ckpt.resume()
-        except libckpt.ElsewhereError as error:
+        except libckpt.OtherNodeError as error:
             assert torch.equal(mine, torch.full((1000,), -1.0))
             return -1, [str(error)]
         assert torch.equal(mine, torch.full((1000,), _value(found, rank) if found else -1.0))
@@ -114,7 +114,7 @@ def _on_mesh(root: Path, order: list[int], step: int, options: dict[str, Any]) -
             return ""
         try:
             assert ckpt.resume() == 1
-        except libckpt.ElsewhereError as error:
+        except libckpt.OtherNodeError as error:
             return str(error)
     half = 500 * order.index(rank)
     assert torch.equal(own.to_local(), whole[half : half + 500])
@@ -143,8 +143,8 @@ def test_another_mesh_on_empty_nodes(tmp_path: Path) -> None:
 # How a rank goes on depends on what all ranks know, and not on how far it has come itself.
 
 
-def _elsewhere(step: int) -> libckpt.ElsewhereError:
-    return libckpt.ElsewhereError("it is elsewhere", code=lib.CKPT_EELSEWHERE, step=step)
+def _elsewhere(step: int) -> libckpt.OtherNodeError:
+    return libckpt.OtherNodeError("it is elsewhere", code=lib.CKPT_EOTHERNODE, step=step)
 
 
 def _asks(
@@ -186,7 +186,7 @@ def test_all_ask_again_wherever_they_have_heard_it(
     """One rank has begun to read, and another one is told of the failure while it opens."""
     answers = [(6, reader, _elsewhere(6)), (6, reader, _elsewhere(6)), (6, None, None)]
     error, left = _asks(monkeypatch, answers, lost_nodes=True)
-    assert isinstance(error, libckpt.ElsewhereError)
+    assert isinstance(error, libckpt.OtherNodeError)
     assert len(left) == 1
     assert ("as many nodes as have saved it" in str(error)) == (reader is not None)
     assert ("the error of rank 0 says why" in str(error)) == (reader is None)
@@ -205,7 +205,7 @@ def test_what_others_have_not_heard_is_raised_at_once(monkeypatch: pytest.Monkey
     answers = [(6, OWN, _elsewhere(6)), (6, None, None)]
     for lost_nodes in (False, True):
         error, left = _asks(monkeypatch, answers.copy(), lost_nodes=lost_nodes)
-        assert isinstance(error, libckpt.ElsewhereError)
+        assert isinstance(error, libckpt.OtherNodeError)
         assert len(left) == 1
         assert ("lost_nodes=True" in str(error)) == lost_nodes
 
@@ -216,6 +216,6 @@ def test_nothing_that_all_have(monkeypatch: pytest.MonkeyPatch, remote: str) -> 
     none = libckpt.QuarantinedError("all are", code=lib.CKPT_EQUARANTINED)
     answers = [(2, None, _elsewhere(2)), (0, None, none)]
     error, _ = _asks(monkeypatch, answers, lost_nodes=True, remote=remote)
-    assert isinstance(error, libckpt.ElsewhereError)
+    assert isinstance(error, libckpt.OtherNodeError)
     assert "there is no step that all nodes have" in str(error)
     assert ("new_start=True starts from nothing" in str(error)) == bool(remote)

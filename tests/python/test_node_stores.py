@@ -254,7 +254,7 @@ def test_parts_on_another_node_are_an_error_and_no_damage(tmp_path: Path) -> Non
     for lost_nodes in (False, True):
         said = together(4, tmp_path, resume, tmp_path, "bbaa", "fsdp", lost_nodes)
         for kind, text in said:
-            assert kind == "ElsewhereError", text
+            assert kind == "OtherNodeError", text
             assert "node-" in text
         assert any("as many nodes as have saved it" in text for _, text in said) == lost_nodes
     assert [steps_of(store) for store in stores(tmp_path)] == before
@@ -267,7 +267,7 @@ def test_a_node_that_has_lost_its_disk_takes_a_copy_of_anothers(tmp_path: Path) 
     a, b = stores(tmp_path)
     shutil.rmtree(b)
     for kind, text in together(4, tmp_path, resume, tmp_path, TWO, "ddp"):
-        assert kind == "ElsewhereError", text
+        assert kind == "OtherNodeError", text
         assert "on node node-a; " in text or "node-a (" in text, text
     assert not list(tmp_path.glob("*/store/g*/step-*/quarantine.json"))
     shutil.copytree(a, b, dirs_exist_ok=True)
@@ -285,11 +285,11 @@ def test_what_a_store_has_can_be_loaded(tmp_path: Path) -> None:
     for store in (a, b):
         assert bits(libckpt.load(store, names=["count"])["count"]) == bits(truth["count"])
         for names in (["up.weight"], None):
-            with pytest.raises(libckpt.ElsewhereError):
+            with pytest.raises(libckpt.OtherNodeError):
                 libckpt.load(store, names=names)
     assert "few.weight" in libckpt.load(a, names="few.*")
     for name in ("few.weight", "rank-00000/rng/torch"):
-        with pytest.raises(libckpt.ElsewhereError, match=re.escape(name)):
+        with pytest.raises(libckpt.OtherNodeError, match=re.escape(name)):
             libckpt.load(b, names=name)
     # With the files of both in one place all is there.
     for path in step_directory(a, 2).iterdir():

@@ -67,7 +67,7 @@ def save(ranks: list[Any], step: int) -> int:
         saved.append(number)
         return all(answer["error"] is None for answer in all_of(ranks, "save", number))
 
-    until(is_saved, "a save after the network was mended")
+    until(is_saved, "a save after the network was repaired")
     return saved[-1]
 
 

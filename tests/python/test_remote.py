@@ -94,7 +94,7 @@ def test_retention_there(opened: Any, remote: Path, store: Path) -> None:
     until(lambda: committed(remote) == [6, 5, 3])
     # The mark is in the store before it counts as going: that none is going may be too early.
     until(lambda: ckpt.stats()["remote_steps_removed"] == 3)
-    assert ckpt.stats()["remote_steps_going"] == 0
+    assert ckpt.stats()["remote_steps_deleting"] == 0
     ckpt.close()
     assert committed(store) == [6, 5, 4, 3, 2, 1]
     ckpt = opened(STATE, remote=remote, remote_keep_last=2, remote_keep_every=3)
@@ -392,7 +392,7 @@ def _finds_nothing_here(root: Path) -> None:
     state = {"all": torch.full((1000,), -1.0)}
     with (
         libckpt.Checkpointer(root / f"node{rank}", state, node_store=True) as ckpt,
-        pytest.raises(libckpt.ElsewhereError),
+        pytest.raises(libckpt.OtherNodeError),
     ):
         ckpt.resume()
 
@@ -614,7 +614,7 @@ def _nodes_resume(root: Path, kind: str, here: list[int], there: list[int]) -> t
         warnings.simplefilter("always")
         found = ckpt.resume()
         assert torch.equal(mine, expected - int(found == 1))
-        # What was mended is a step as any other.
+        # What was repaired is a step as any other.
         ckpt.save(3).wait()
     return found, "; ".join(str(warning.message) for warning in said)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A step that is damaged here is mended from a bucket, and what that asks of the server."""
+"""A step that is damaged here is repaired from a bucket, and what that asks of the server."""
 
 from __future__ import annotations
 
@@ -101,5 +101,5 @@ def test_nobody_has_it(two: Two, caplog: pytest.LogCaptureFixture) -> None:
     two.flip_there(10 * MIB + 1)
     with pytest.warns(libckpt.CheckpointWarning, match="passed over for the next older one"):
         assert two.resume()[0] == 1
-    assert "cannot be mended from s3://bkt/run" in caplog.text
+    assert "cannot be repaired from s3://bkt/run" in caplog.text
     assert two.shard.read_bytes() != two.good

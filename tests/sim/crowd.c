@@ -64,7 +64,7 @@ static int open_core(struct crowd_member *m)
 	(void)snprintf(config.node, sizeof(config.node), "node-%u",
 		crowd->nodes ? crowd_place_number(crowd, m->rank) : m->rank);
 	config.node_store = crowd->nodes > 0;
-	config.keeper = crowd_place(crowd, m->rank)->first;
+	config.node_leader = crowd_place(crowd, m->rank)->first;
 	sim_memory_enter(m->id);
 	int r = ckpt_core_init(&m->core, &parts, &config, &err);
 	if (r == 0 && crowd->nodes)

@@ -92,7 +92,7 @@ static bool is_committed(struct crowd *crowd, unsigned store, const struct crowd
 }
 
 /* Retention of that store may have let it go: there are enough newer ones. */
-static bool is_retired(struct crowd *crowd, unsigned store, const struct crowd_record *r)
+static bool is_expired(struct crowd *crowd, unsigned store, const struct crowd_record *r)
 {
 	uint64_t newer = 0;
 
@@ -105,7 +105,7 @@ static bool is_retired(struct crowd *crowd, unsigned store, const struct crowd_r
 bool crowd_is_let_go(struct crowd *crowd, const struct crowd_record *r)
 {
 	for (unsigned i = 0; i < crowd->stores; i++)
-		if (!is_committed(crowd, i, r) && is_retired(crowd, i, r))
+		if (!is_committed(crowd, i, r) && is_expired(crowd, i, r))
 			return true;
 	return false;
 }
@@ -143,7 +143,7 @@ void crowd_check_left(struct crowd *crowd, unsigned store)
 		const struct crowd_record *r = &crowd->records[i];
 		for (uint32_t k = 0; k < place->count; k++)
 			if (r->told[place->first + k] == CROWD_DURABLE &&
-				!is_retired(crowd, store, r))
+				!is_expired(crowd, store, r))
 				check_part(crowd, r, place->first + k, "after a power cut");
 	}
 }
@@ -176,7 +176,7 @@ static void check_outcome(struct crowd *crowd, const struct crowd_record *r)
 		if (!manifest)
 			continue;
 		if (crowd_is_abort(manifest)) {
-			aborted = aborted || !is_retired(crowd, i, r);
+			aborted = aborted || !is_expired(crowd, i, r);
 			continue;
 		}
 		if (commit && !same(commit, manifest))
@@ -195,7 +195,7 @@ static void check_outcome(struct crowd *crowd, const struct crowd_record *r)
 void crowd_check_brought(struct crowd *crowd, const struct crowd_record *r)
 {
 	for (unsigned i = 0; i < crowd->stores; i++)
-		if (!is_committed(crowd, i, r) && !is_retired(crowd, i, r))
+		if (!is_committed(crowd, i, r) && !is_expired(crowd, i, r))
 			sim_violation(&crowd->sim,
 				"step %llu of generation %llu was acknowledged, all stores were "
 				"opened, and it is not in store %u",

@@ -215,7 +215,7 @@ static void check_step(struct crowd *crowd, const struct crowd_record *r)
 }
 
 /* Retention may have let it go: it does not know what will be seen as damaged later. */
-static bool may_be_retired(const struct crowd *crowd, const struct crowd_record *r)
+static bool may_be_expired(const struct crowd *crowd, const struct crowd_record *r)
 {
 	uint64_t newer = 0;
 
@@ -231,7 +231,7 @@ static bool may_be_retired(const struct crowd *crowd, const struct crowd_record 
 /* Whether `r` must have been chosen by a restore that began at `view`, if nothing newer was. */
 static bool is_owed(const struct crowd *crowd, const struct crowd_record *r, uint64_t view)
 {
-	return r->acked_at && r->acked_at <= view && !r->blurred && !may_be_retired(crowd, r);
+	return r->acked_at && r->acked_at <= view && !r->blurred && !may_be_expired(crowd, r);
 }
 
 void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan)

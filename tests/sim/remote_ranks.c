@@ -82,7 +82,7 @@ bool remote_may_lose_node(const struct remote *world)
 
 bool remote_passes_over(const struct remote_proc *p)
 {
-	return remote_is_rank(p) && p->core.config.lost_nodes && p->failure == CKPT_EELSEWHERE;
+	return remote_is_rank(p) && p->core.config.lost_nodes && p->failure == CKPT_EOTHERNODE;
 }
 
 unsigned remote_machine(const struct remote *world, unsigned home, unsigned store, uint32_t rank)
@@ -103,7 +103,7 @@ void remote_ranks_config(const struct remote_proc *p, struct ckpt_core_config *c
 	config->node_store = p->world->nodes;
 	config->lost_nodes = p->world->lost_count > 0;
 	/* The lowest rank of that store. */
-	config->keeper = p->store;
+	config->node_leader = p->store;
 }
 
 void remote_ranks_meet(struct remote_proc *p)
@@ -219,7 +219,7 @@ bool remote_may_blame(const struct remote_proc *p, int code)
 		      code == CKPT_EMISMATCH || code == CKPT_ENOSTORE || code == -ENOMEM;
 
 	/* Two nodes have brought what the bucket had at two moments: the next start brings anew. */
-	if (remote_is_rank(p) && code == CKPT_EELSEWHERE)
+	if (remote_is_rank(p) && code == CKPT_EOTHERNODE)
 		return p->world->nodes && !p->world->homes[p->home].claimed;
 	return remote_is_rank(p) && !damage &&
 	       (p->job->broken || p->world->sim.fired[SIM_FREEZE] > 0);

@@ -126,7 +126,7 @@ static bool sends_first(const struct remote_proc *p)
 {
 	/* One that asks once more, because it was not told which step it was, waits for the others in vain. */
 	return remote_is_rank(p) && p->job->sends &&
-	       (p->failure == CKPT_EELSEWHERE || p->failure == -ETIMEDOUT);
+	       (p->failure == CKPT_EOTHERNODE || p->failure == -ETIMEDOUT);
 }
 
 static void take_restore(struct remote_proc *p)
@@ -350,7 +350,7 @@ static bool choose(struct remote_proc *p, struct ckpt_scan *scan)
 	p->judged = ckpt_scan_newest_claim(scan);
 	for (size_t i = 0; i < scan->step_count && newest; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
-		if ((s == newest && !any) || (s->state != CKPT_STEP_COMMITTED && !s->going) ||
+		if ((s == newest && !any) || (s->state != CKPT_STEP_COMMITTED && !s->deleting) ||
 			s->generation > newest->generation ||
 			(s->generation == newest->generation && s->step > newest->step))
 			continue;

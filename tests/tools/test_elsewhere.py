@@ -56,9 +56,9 @@ def test_verify(store: Path, rank: int) -> None:
     assert "1 step, 1 rank elsewhere, " in result.stdout
     assert result.stdout.endswith("read: all here is good\n")
     *said, summary = lines(run("ckpt-verify", store, "--json").stdout)
-    assert {line["type"]: line["rank"] for line in said} == {"elsewhere": rank, "good": 1 - rank}
-    assert [line["node"] for line in said if line["type"] == "elsewhere"] == [f"node-{rank}"]
-    assert (summary["elsewhere"], summary["findings"], summary["exit"]) == (1, 0, OK)
+    assert {line["type"]: line["rank"] for line in said} == {"other_node": rank, "good": 1 - rank}
+    assert [line["node"] for line in said if line["type"] == "other_node"] == [f"node-{rank}"]
+    assert (summary["other_node"], summary["findings"], summary["exit"]) == (1, 0, OK)
     assert run("ckpt-verify", store, "-q").stdout == ""
 
 
@@ -69,8 +69,8 @@ def test_verify_says_what_is_wrong_here(store: Path) -> None:
     data[5000] ^= 1
     shard.write_bytes(data)
     *said, summary = lines(run("ckpt-verify", store, "--json").stdout)
-    assert [line["type"] for line in said] == ["elsewhere", "finding"]
-    assert (summary["elsewhere"], summary["findings"], summary["exit"]) == (1, 1, INTEGRITY)
+    assert [line["type"] for line in said] == ["other_node", "finding"]
+    assert (summary["other_node"], summary["findings"], summary["exit"]) == (1, 1, INTEGRITY)
     # Its own shard is missing: that is not elsewhere.
     shard.unlink()
     result = run("ckpt-verify", store)
@@ -87,7 +87,7 @@ def test_nothing_is_here(store: Path, tmp_path: Path) -> None:
     assert "elsewhere: rank 0 on node node-0" in result.stdout
     assert "nothing was verified: no rank of the step has its files here" in result.stdout
     *said, summary = lines(run("ckpt-verify", store, "--json").stdout)
-    assert [line["type"] for line in said] == ["elsewhere", "elsewhere", "finding"]
+    assert [line["type"] for line in said] == ["other_node", "other_node", "finding"]
     assert summary["exit"] == INCOMPLETE
     for command in (["ckpt", "show", store], ["ckpt-restore", store, tmp_path / "out"]):
         result = run(*command)
@@ -109,7 +109,7 @@ def test_show(store: Path) -> None:
     assert result.returncode == OK, result.stderr
     assert result.stdout.endswith("elsewhere: rank 0 on node node-0\n")
     found = json.loads(run("ckpt", "show", store, "--json").stdout)
-    assert found["elsewhere"] == [{"rank": 0, "node": "node-0"}]
+    assert found["other_node"] == [{"rank": 0, "node": "node-0"}]
     assert [(t["name"], t["rank"]) for t in found["tensors"]] == [("same", 1), ("w", 1)]
     assert "elsewhere" not in run("ckpt", "show", store, "-q").stdout
 

@@ -33,7 +33,7 @@ SMALL = {"w": torch.arange(5000, dtype=torch.float32), "note": "hello"}
 
 def states(bucket: Bucket, store: object) -> dict[int, str]:
     said = json.loads(bucket.good("ckpt", "ls", store, "--json"))
-    return {s["step"]: "going" if s["going"] else s["state"] for s in said["steps"]}
+    return {s["step"]: "deleting" if s["deleting"] else s["state"] for s in said["steps"]}
 
 
 def steps(said: str, what: str = "removed") -> list[int]:
@@ -101,8 +101,8 @@ def test_interrupted_while_it_waits(here: Bucket, tmp_path: Path) -> None:
     # Longer than a request lives that somebody else's removal tries again, and what it was made by.
     assert "(600)" in ended(here.start("ckpt", "prune", "--help"))[0]
     assert process.returncode == 128 + signal.SIGINT
-    assert states(here, store) == {3: "committed", 2: "going", 1: "going"}
-    assert "going" in here.good("ckpt", "ls", store)
+    assert states(here, store) == {3: "committed", 2: "deleting", 1: "deleting"}
+    assert "deleting" in here.good("ckpt", "ls", store)
     # What is marked does not count as kept.
     again = ("ckpt", "prune", store, "--keep-last", 2, "--grace", 0, "--json")
     said = here.good(*again)
@@ -191,7 +191,7 @@ def test_marked_and_claimed_meanwhile(bucket: Bucket, tmp_path: Path) -> None:
     out, _ = ended(process)
     assert (process.returncode, steps(out), steps(out, "busy")) == (IN_USE, [2], [1])
     assert bucket.server.ask("GET", his).body == b"his"
-    assert states(bucket, URL) == {3: "committed", 1: "going"}
+    assert states(bucket, URL) == {3: "committed", 1: "deleting"}
 
 
 def test_cannot_take_over(bucket: Bucket, tmp_path: Path) -> None:

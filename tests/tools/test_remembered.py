@@ -73,7 +73,7 @@ def test_a_directory(here: Bucket, tmp_path: Path) -> None:
     store, remote = tmp_path / "store", tmp_path / "rem ote"
     train(store, str(remote), 1, 2, 3, remote_every=2)
     said = ls(here, store)
-    assert remotes(said) == {1: "not", 2: "there", 3: "not"}
+    assert remotes(said) == {1: "excluded", 2: "uploaded", 3: "excluded"}
     about = said["remote"]
     assert about["url"] == f"file://{tmp_path}/rem%20ote"
     assert (about["every"], about["generation"], about["failure"]) == (2, 1, None)
@@ -88,11 +88,11 @@ def test_a_directory(here: Bucket, tmp_path: Path) -> None:
 
     # What was saved without it: nobody knows. `ckpt upload` goes on where the job sent its steps.
     save_more(store, 4, 5)
-    assert remotes(ls(here, store)) == {1: "not", 2: "there", 3: "not", 4: "unknown", 5: "not"}
+    assert remotes(ls(here, store)) == {1: "excluded", 2: "uploaded", 3: "excluded", 4: "unknown", 5: "excluded"}
     said = json.loads(here.good("ckpt", "upload", store, "--json"))
     assert (said["steps"], said["step"], said["remote"]) == (2, 4, about["url"])
     assert [info.step for info in libckpt.list_steps(remote)] == [4, 2]
-    assert remotes(ls(here, store))[4] == "there"
+    assert remotes(ls(here, store))[4] == "uploaded"
     assert "as the job wrote down" in here.good("ckpt", "upload", store)
 
 
@@ -150,7 +150,7 @@ def test_damaged(here: Bucket, tmp_path: Path) -> None:
         here.good("ckpt-verify", store)
         assert here.run("ckpt", "upload", store).returncode not in (OK, USAGE)
     train(store, str(tmp_path / "remote"), 2)
-    assert remotes(ls(here, store)) == {1: "there", 2: "there"}
+    assert remotes(ls(here, store)) == {1: "uploaded", 2: "uploaded"}
     assert len(list(store.glob("remote-*"))) == 1
 
 
@@ -168,7 +168,7 @@ def test_a_bucket_that_does_not_answer(
     bucket.server.rules({"do": "answer", "status": 403, "code": "AccessDenied"})
     train(store, url, 2, 3, drain_timeout=2)
     said = ls(bucket, store)
-    assert remotes(said) == {1: "there", 2: "waits", 3: "waits"}
+    assert remotes(said) == {1: "uploaded", 2: "pending", 3: "pending"}
     sizes = {step["step"]: step["bytes"] for step in said["steps"]}
     assert said["remote"]["waiting"] == {"steps": 2, "bytes": sizes[2] + sizes[3]}
     failure = said["remote"]["failure"]
@@ -181,7 +181,7 @@ def test_a_bucket_that_does_not_answer(
     bucket.server.rules()
     assert "3 steps are in s3://bkt/run" in bucket.good("ckpt", "upload", store)
     said = ls(bucket, store)
-    assert set(remotes(said).values()) == {"there"}
+    assert set(remotes(said).values()) == {"uploaded"}
     assert (said["remote"]["failure"], said["remote"]["waiting"]["steps"]) == (None, 0)
 
     # Nothing of what was signed with is in any file of either store.
@@ -203,10 +203,10 @@ def test_a_refusal(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for _ in range(2):
         assert bucket.run("ckpt", "upload", store).returncode not in (OK, USAGE)
         said = remotes(ls(bucket, store))
-        assert said[1] == "there" and {said[2], said[3]} <= {"waits", "unknown"}, said
+        assert said[1] == "uploaded" and {said[2], said[3]} <= {"pending", "unknown"}, said
     bucket.server.rules()
     bucket.good("ckpt", "upload", store)
-    assert set(remotes(ls(bucket, store)).values()) == {"there"}
+    assert set(remotes(ls(bucket, store)).values()) == {"uploaded"}
 
 
 def test_another_run(here: Bucket, tmp_path: Path) -> None:
@@ -216,11 +216,11 @@ def test_another_run(here: Bucket, tmp_path: Path) -> None:
     for step in (2, 3):
         train(store, str(tmp_path / "remote"), step)
         said = ls(here, store)
-        assert set(remotes(said).values()) == {"waits"}, said
+        assert set(remotes(said).values()) == {"pending"}, said
         failure = said["remote"]["failure"]
         assert failure["next_ms"] == 0 and "run" in failure["message"], failure
         assert said["remote"]["waiting"]["steps"] == len(said["steps"]) == step
-        assert {info.remote for info in libckpt.list_steps(store)} == {"waits"}
+        assert {info.remote for info in libckpt.list_steps(store)} == {"pending"}
 
 
 def test_a_secret_is_not_taken(here: Bucket, tmp_path: Path) -> None:

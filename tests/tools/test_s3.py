@@ -318,7 +318,7 @@ def test_there_already(bucket: Bucket, small: Path, tmp_path: Path) -> None:
     before = bucket.server.applied()
     said = bucket.good("ckpt-restore", small, URL)
     assert said.startswith(f"step 30 is in {URL} already (")
-    assert json.loads(bucket.good("ckpt-restore", small, URL, "--json"))["was_there"] is True
+    assert json.loads(bucket.good("ckpt-restore", small, URL, "--json"))["existed"] is True
     # Nor into what is another's.
     result = bucket.run("ckpt-restore", save(tmp_path / "other", SMALL, 30), URL)
     assert result.returncode == FAILED

@@ -57,7 +57,7 @@ def here(store: Path) -> list[int]:
     result = run("ckpt-verify", store, "--json")
     assert result.returncode == OK, result.stdout + result.stderr
     *said, _ = [json.loads(line) for line in result.stdout.splitlines()]
-    assert {line["type"] for line in said} <= {"good", "elsewhere"}
+    assert {line["type"] for line in said} <= {"good", "other_node"}
     assert len({line["rank"] for line in said}) == WORLD
     return [line["rank"] for line in said if line["type"] == "good"]
 
@@ -83,7 +83,7 @@ def test_one_rank(store: Path, dest: Path) -> None:
     same_files(store, dest, [2])
     assert here(dest) == [2]
     shown = json.loads(run("ckpt", "show", dest, "--json").stdout)
-    assert [away["rank"] for away in shown["elsewhere"]] == [0, 1, 3]
+    assert [away["rank"] for away in shown["other_node"]] == [0, 1, 3]
     result = run("ckpt", "show", dest)
     assert (result.returncode, result.stderr) == (OK, "")
 
@@ -94,7 +94,7 @@ def test_more_are_added(store: Path, dest: Path) -> None:
     same_files(store, dest, [0, 3])
     result = run("ckpt-restore", store, dest, "--rank", "1-2", "--rank", 3, "--json")
     said = json.loads(result.stdout)
-    assert (said["ranks"], said["was_there"]) == ("1-2,3", False)
+    assert (said["ranks"], said["existed"]) == ("1-2,3", False)
     same_files(store, dest, [0, 1, 2, 3])
     assert here(dest) == [0, 1, 2, 3]
     # All of them are here: it may be copied from as any other, and is one for all nodes there.
@@ -110,7 +110,7 @@ def test_again(store: Path, dest: Path) -> None:
     assert result.returncode == OK
     assert f"step 10, rank 1 is in {dest} already (" in result.stdout
     assert "not verified" in result.stdout
-    assert json.loads(run("ckpt-restore", store, dest, "--rank", 2, "--json").stdout)["was_there"]
+    assert json.loads(run("ckpt-restore", store, dest, "--rank", 2, "--json").stdout)["existed"]
     assert files(dest) == before
 
 

@@ -281,7 +281,7 @@ void errand_verify(struct deed *d, uint64_t step, bool bad)
 		(void)CALL(ckpt_verify_finding(handle, i, &finding));
 		if (finding.error.code && !*finding.error.message)
 			torture_wrong("a finding without a sentence");
-		if (finding.error.code && finding.error.code != CKPT_EELSEWHERE && r == 0)
+		if (finding.error.code && finding.error.code != CKPT_EOTHERNODE && r == 0)
 			torture_wrong("findings, and all is well");
 	}
 	DO(ckpt_restore_free(handle));

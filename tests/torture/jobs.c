@@ -177,7 +177,7 @@ static void end_service(struct job_rank *r)
 {
 	if (!r->server)
 		return;
-	DO(ckpt_exchange_server_quiet(r->server));
+	DO(ckpt_exchange_server_stop(r->server));
 	(void)pthread_join(r->job->servants[r->number], NULL);
 	DO(ckpt_exchange_server_free(r->server));
 	r->server = NULL;

@@ -63,7 +63,7 @@ void nodes_settle(struct deed *d, unsigned rank)
 	d->tell = tell;
 	d->opts.rank = rank;
 	d->opts.node = names[nodes_of(rank)];
-	d->opts.keeper = nodes_of(rank);
+	d->opts.node_leader = nodes_of(rank);
 }
 
 static void take_line(const char *line)
@@ -143,7 +143,7 @@ static void look_at_step(struct job_rank *r, const struct ckpt_step_info *info)
 
 	if (away) {
 		away->present[r->number] = info->generation;
-		if (restore(r, away->step) != CKPT_EELSEWHERE)
+		if (restore(r, away->step) != CKPT_EOTHERNODE)
 			deed_die("step %u is gone from node %s, which does not say so: %s",
 				away->step, r->deed.opts.node, ckpt_last_error());
 		return;
@@ -190,7 +190,7 @@ static void look(struct job_rank *r)
 
 	for (unsigned i = 0; i < history.count; i++)
 		history.tries[i].present[r->number] = 0;
-	d->opts.rank = d->opts.world = d->opts.keeper = 0;
+	d->opts.rank = d->opts.world = d->opts.node_leader = 0;
 	d->opts.flags = CKPT_ENGINE_READ_ONLY;
 	d->engine = NULL;
 	int code = ckpt_engine_open(d->store, &d->opts, &d->engine);
@@ -272,7 +272,7 @@ static void resume(struct job_rank *r)
 {
 	const struct attempt *latest = newest();
 	bool away = latest && any_of(latest->away);
-	int expected = !latest ? CKPT_ENOSTEP : away ? CKPT_EELSEWHERE : 0;
+	int expected = !latest ? CKPT_ENOSTEP : away ? CKPT_EOTHERNODE : 0;
 
 	if (!job_open(r))
 		deed_die("open to go on: %s", ckpt_last_error());

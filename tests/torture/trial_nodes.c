@@ -128,7 +128,7 @@ static void find_nothing(struct job_rank *r)
 	int code = job_restore(r, CKPT_STEP_LATEST, 3, 3);
 	if (code == 0 || code == CKPT_ENOSTEP)
 		torture_wrong("what is gone is restored with %d", code);
-	(void)errand_outcome(code == CKPT_EELSEWHERE, "turn away from", 3);
+	(void)errand_outcome(code == CKPT_EOTHERNODE, "turn away from", 3);
 	job_close(r);
 }
 
@@ -220,7 +220,7 @@ static void read_part(struct deed *d, int tensor, int64_t start, int64_t count)
 
 	memset(got, 0xee, bytes);
 	int code = read_range(d, tensor, start, count);
-	if (code == CKPT_EELSEWHERE || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE)
+	if (code == CKPT_EOTHERNODE || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE)
 		torture_wrong("what is here is called %d: %s", code, ckpt_last_error());
 	if (!copy)
 		deed_die("out of memory");
@@ -241,7 +241,7 @@ static void copy_out(struct deed *d)
 	int code = errand_wait(handle);
 	if (code == 0 || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE)
 		torture_wrong("half a step is copied with %d", code);
-	(void)errand_outcome(code == CKPT_EELSEWHERE, "turn away from", 3);
+	(void)errand_outcome(code == CKPT_EOTHERNODE, "turn away from", 3);
 	DO(ckpt_restore_free(handle));
 }
 
@@ -251,7 +251,7 @@ void trial_nodes_one(struct deed *d)
 	struct deed own = *d;
 
 	nodes_settle(&own, 1);
-	own.opts.rank = own.opts.keeper = 0;
+	own.opts.rank = own.opts.node_leader = 0;
 	if (errand_open(&own, CKPT_ENGINE_READ_ONLY)) {
 		errand_verify(&own, 3, false);
 		read_part(&own, 0, half, half);
@@ -259,7 +259,7 @@ void trial_nodes_one(struct deed *d)
 		int code = read_range(&own, 0, 0, half);
 		if (code == 0 || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE)
 			torture_wrong("what is elsewhere is read with %d", code);
-		(void)errand_outcome(code == CKPT_EELSEWHERE, "turn away from", 3);
+		(void)errand_outcome(code == CKPT_EOTHERNODE, "turn away from", 3);
 		copy_out(&own);
 		errand_close(&own);
 	}

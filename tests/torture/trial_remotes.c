@@ -94,10 +94,10 @@ void trial_remote_mend(struct deed *d)
 		if (r == 0)
 			torture_wrong("the damaged step was restored");
 		(void)ckpt_restore_error(handle, &error);
-		(void)errand_outcome(error.mended, "mend", 3);
+		(void)errand_outcome(error.repaired, "mend", 3);
 		DO(ckpt_restore_free(handle));
 	}
-	if (error.mended)
+	if (error.repaired)
 		(void)errand_restore(d, 3, 3, 3, false);
 	errand_close(d);
 }

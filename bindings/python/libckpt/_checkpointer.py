@@ -139,7 +139,7 @@ class Checkpointer:
         every node has here or gets from the remote store. A step that the remote store has is not
         passed over, and opening fails if a node cannot bring it. A node may be brought only the
         files of its own ranks: with another mesh start without it. All ranks give the same. False:
-        such a step raises ElsewhereError, for its files may be on a node that only was not started.
+        such a step raises OtherNodeError, for its files may be on a node that only was not started.
     rehearse: True: after the first step that is committed, resume() is tried behind the loop: the
         step is compared with the state, and each rank reads and verifies what it has written, 256
         MiB at a time and one rank of a node after the other. The state is not touched, and no
@@ -159,7 +159,7 @@ class Checkpointer:
     With node_store the ranks write into the store of their node, and restore from there. What
     ranks have alike is written once per node, so that each store has all that its own ranks need:
     start them on the nodes on which they have saved. What a rank wants and another node has raises
-    ElsewhereError. Of a model that every rank has all of (DDP) every node has all: its ranks may
+    OtherNodeError. Of a model that every rank has all of (DDP) every node has all: its ranks may
     change places, but what was each one's own is then missing, and a warning says so. Nodes are
     told apart by the names of their hosts; where these change from start to start, or are alike,
     LIBCKPT_NODE in the environment names the node. keep_last, keep_every and pin() are those of
@@ -536,7 +536,7 @@ class Checkpointer:
         self._streak = 0
         save._committed()
         self._core.say_unsent()
-        self._core.say_unproved()
+        self._core.say_unchecked()
         self._say_differ(save)
         info = save.info
         logger.info(
@@ -691,7 +691,7 @@ class Checkpointer:
             if not engine.drain(self._core.deadline, self._tick):
                 logger.error("closing %s: what is under way does not end", engine.path)
             self._core.upload(self._core.drain_timeout)
-            self._core.say_unproved()
+            self._core.say_unchecked()
         finally:
             self._finalizer.detach()
             self._core.shut()

@@ -25,13 +25,13 @@ _GRACE = 15.0
 _FAREWELL = 2.0
 #: For what is on its way to the remote store, where the program ends in haste.
 _HASTE = 10.0
-#: CKPT_UNPROVED_MANY is for the log: it does not say that ranks have any part in common.
+#: CKPT_UNCHECKED_MANY is for the log: it does not say that ranks have any part in common.
 _UNPROVED = {
-    lib.CKPT_UNPROVED_GPU: "whether this rank holds what others hold is not found out, as its GPU "
+    lib.CKPT_UNCHECKED_GPU: "whether this rank holds what others hold is not found out, as its GPU "
     "takes no samples of its memory",
-    lib.CKPT_UNPROVED_MEMORY: "whether this rank held what others hold was not found out at a "
+    lib.CKPT_UNCHECKED_MEMORY: "whether this rank held what others hold was not found out at a "
     "save, for want of memory or as its GPU failed",
-    lib.CKPT_UNPROVED_BOXES: "several ranks save the same part of a tensor, and whether it is the "
+    lib.CKPT_UNCHECKED_BOXES: "several ranks save the same part of a tensor, and whether it is the "
     "same on them was not found out: {boxes}",
 }
 
@@ -57,8 +57,8 @@ class Core:
         self.skips = 0
         #: steps of which say_unsent() has warned
         self.unsent = 0
-        #: reasons of which say_unproved() has warned
-        self.unproved = 0
+        #: reasons of which say_unchecked() has warned
+        self.unchecked = 0
 
     @property
     def deadline(self) -> float:
@@ -85,7 +85,7 @@ class Core:
                 save._fence(self.deadline)
             self.engine.drain(self.deadline)
             self.upload(_HASTE)
-            self.say_unproved()
+            self.say_unchecked()
         except errors.CheckpointError as error:
             logger.error("closing %s: %s", self.engine.path, error)
         finally:
@@ -137,15 +137,15 @@ class Core:
         if self.rehearsal is not None:
             self.rehearsal.stop()
 
-    def say_unproved(self) -> None:
+    def say_unchecked(self) -> None:
         """Warns, once for each reason, that it is not found out whether ranks hold the same."""
         if self.engine.world == 1 or self.engine.closed:
             return
         try:
-            found, boxes = self.engine.unproved()
+            found, boxes = self.engine.unchecked()
         except errors.ClosedError:  # on another thread, meanwhile
             return
-        fresh, self.unproved = found & ~self.unproved, found
+        fresh, self.unchecked = found & ~self.unchecked, found
         for reason, why in _UNPROVED.items():
             if fresh & reason:
                 warnings.warn(

@@ -62,7 +62,7 @@ _CLASSES: dict[int, type[errors.CheckpointError]] = {
     lib.CKPT_EAUTH: errors.AuthError,
     lib.CKPT_ENETWORK: errors.NetworkError,
     lib.CKPT_EQUARANTINED: errors.QuarantinedError,
-    lib.CKPT_EELSEWHERE: errors.ElsewhereError,
+    lib.CKPT_EOTHERNODE: errors.OtherNodeError,
     lib.CKPT_EREPLICA: errors.ReplicaMismatchError,
     -errno.ETIMEDOUT: errors.DeadlineError,
     -errno.ECANCELED: errors.CancelledError,
@@ -84,9 +84,9 @@ STEP_STATES = {
 }
 
 _REMOTE_STATES = {
-    lib.CKPT_REMOTE_THERE: "there",
-    lib.CKPT_REMOTE_WAITS: "waits",
-    lib.CKPT_REMOTE_NOT: "not",
+    lib.CKPT_REMOTE_UPLOADED: "uploaded",
+    lib.CKPT_REMOTE_PENDING: "pending",
+    lib.CKPT_REMOTE_EXCLUDED: "excluded",
     lib.CKPT_REMOTE_FAILED: "failed",
 }
 
@@ -120,7 +120,7 @@ def error_of(record: Any) -> errors.CheckpointError:
         tensor=text(record.tensor) or None,
         file=text(record.file) or None,
         offset=_known(record.offset),
-        mended=bool(record.mended),
+        repaired=bool(record.repaired),
     )
 
 
@@ -244,9 +244,9 @@ class StepInfo(NamedTuple):
     #: quarantined or broken, and newer than what a restore chooses instead
     passed_over: bool
     #: its removal has begun: the newest is another one, as long as there is one
-    going: bool = False
-    #: in the remote store, as the job last wrote down: there, waits, failed, not (it does not go
-    #: there) or unknown
+    deleting: bool = False
+    #: in the remote store, as the job last wrote down: uploaded, pending, failed, excluded (it
+    #: does not go there) or unknown
     remote: str = "unknown"
 
 
@@ -302,7 +302,7 @@ def bring(
         ranks = ffi.new("uint32_t[]", peers)
         code = lib.ckpt_engine_bring_ranks(name, opts, ranks, len(peers), world, generation, step)
     else:
-        code = lib.ckpt_engine_bring(name, opts, generation, step)
+        code = lib.ckpt_engine_import(name, opts, generation, step)
     if code < 0:
         raise last_error(code)
     return (int(generation[0]), int(step[0])) if generation[0] else None
@@ -460,7 +460,7 @@ class Engine:
             opts.rank = ranks.rank
             opts.world = ranks.world
             opts.node_ranks = ranks.node_ranks
-            opts.keeper = ranks.peers[0] if ranks.peers else 0
+            opts.node_leader = ranks.peers[0] if ranks.peers else 0
             opts.session = session
             if ranks.service is not None:
                 opts.exchange = ranks.service.ptr
@@ -590,7 +590,7 @@ class Engine:
         if not ptr:  # it was never opened
             self._end_service()
             return
-        lib.ckpt_engine_quiet(ptr)
+        lib.ckpt_engine_stop_log(ptr)
         if self._thread is None or not self._thread_runs():
             forward(ptr, hushed=self.hushed)
         elif self._thread is threading.current_thread():
@@ -621,12 +621,12 @@ class Engine:
         check(self.work(lib.ckpt_engine_stats, self.guard(), stats))
         return {name: int(getattr(stats, name)) for name in _STATS}
 
-    def unproved(self) -> tuple[int, str]:
+    def unchecked(self) -> tuple[int, str]:
         """
-        Why it was not found out whether ranks hold the same (CKPT_UNPROVED_*), and of which boxes.
+        Why it was not found out whether ranks hold the same (CKPT_UNCHECKED_*), and of which boxes.
         """
         boxes = ffi.new("const char **")
-        why = int(self.work(lib.ckpt_engine_unproved, self.guard(), boxes))
+        why = int(self.work(lib.ckpt_engine_unchecked, self.guard(), boxes))
         return why, text(boxes[0])
 
     def own(self, group: int) -> int:
@@ -695,12 +695,12 @@ _STATS = (
     "remote_generation",
     "remote_step",
     "remote_wall_ms",
-    "remote_steps_going",
+    "remote_steps_deleting",
     "remote_steps_removed",
     "remote_failing_ms",
     "remote_code",
     "bytes_uploaded_staged",
-    "unproved",
+    "unchecked",
 )
 
 
@@ -716,7 +716,7 @@ def _step_info(info: Any) -> StepInfo:
         note=text(info.note),
         code=int(info.code),
         passed_over=bool(info.passed_over),
-        going=bool(info.going),
+        deleting=bool(info.deleting),
         remote=_REMOTE_STATES.get(info.remote, "unknown"),
     )
 

@@ -16,7 +16,6 @@ __all__ = [
     "ClosedError",
     "DeadlineError",
     "DeviceError",
-    "ElsewhereError",
     "FencedError",
     "ForkedError",
     "FormatError",
@@ -27,6 +26,7 @@ __all__ = [
     "MismatchError",
     "NetworkError",
     "NotResumedError",
+    "OtherNodeError",
     "QuarantinedError",
     "ReplicaMismatchError",
     "SkippedError",
@@ -64,7 +64,7 @@ class CheckpointError(Exception):
         tensor: str | None = None,
         file: str | None = None,
         offset: int | None = None,
-        mended: bool = False,
+        repaired: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -78,7 +78,7 @@ class CheckpointError(Exception):
         self.offset = offset
         #: what was found damaged is whole again, with the remote store: it may be asked for again
         #: (of many ranks that share a store rank 0 alone knows)
-        self.mended = mended
+        self.repaired = repaired
 
     def __str__(self) -> str:
         return self.message
@@ -93,7 +93,7 @@ class CheckpointError(Exception):
             "tensor",
             "file",
             "offset",
-            "mended",
+            "repaired",
         )
         return _rebuild, (type(self), self.message, {name: getattr(self, name) for name in fields})
 
@@ -178,7 +178,7 @@ class IncompleteError(CheckpointError):
     """A file of a committed step is missing here, or short."""
 
 
-class ElsewhereError(CheckpointError):
+class OtherNodeError(CheckpointError):
     """What is asked for lies in the store of another node."""
 
 

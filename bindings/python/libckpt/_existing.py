@@ -195,7 +195,7 @@ class _Listing(threading.Thread):
             return other.run_id() == run_id and any(
                 (info.generation, info.step) == self._wanted
                 and info.state == "committed"
-                and not info.going
+                and not info.deleting
                 for info in other.steps()
             )
         finally:

@@ -19,11 +19,11 @@ from ._engine import Engine, Options, StepInfo, error_class, logger
 from ._errors import (
     CheckpointError,
     CheckpointWarning,
-    ElsewhereError,
     FormatError,
     IncompleteError,
     IntegrityError,
     MismatchError,
+    OtherNodeError,
     QuarantinedError,
     StepNotFoundError,
     StorageError,
@@ -226,7 +226,7 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
     decides that, and a rank may not even know how far the others have come: so whenever the files
     of a step are elsewhere all ask again, and all raise if they are given the same step.
     """
-    lost: list[ElsewhereError] = []
+    lost: list[OtherNodeError] = []
     own: list[CheckpointError] = []
     begun: list[CheckpointError] = []
 
@@ -242,7 +242,7 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
     while True:
         try:
             taken = _read_common(engine, note)
-        except ElsewhereError as error:
+        except OtherNodeError as error:
             again = error.step in [known.step for known in lost]
             if not engine.options.lost_nodes or error.step is None or again or _is_in(error, own):
                 opening = error.step is not None and not _is_in(error, begun)
@@ -299,13 +299,13 @@ def _read_common(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
             if not is_unreadable(caught) or found is None or met[found] == most:
                 raise
             met[found] += 1
-            if caught.mended or (engine.options.remote and engine.rank > 0):
+            if caught.repaired or (engine.options.remote and engine.rank > 0):
                 logger.warning("%s", caught)
             else:
                 _pass_over(engine, found, caught)
 
 
-def _say_lost(engine: Engine, lost: list[ElsewhereError], step: int | None) -> None:
+def _say_lost(engine: Engine, lost: list[OtherNodeError], step: int | None) -> None:
     """Once, for all steps that were passed over because nodes were lost."""
     lost = [error for error in lost if error.step != step]
     if not lost:
@@ -328,7 +328,7 @@ def _say_lost(engine: Engine, lost: list[ElsewhereError], step: int | None) -> N
     warnings.warn(message, CheckpointWarning, stacklevel=5)
 
 
-def _with_way_out(engine: Engine, error: ElsewhereError, opening: bool) -> ElsewhereError:
+def _with_way_out(engine: Engine, error: OtherNodeError, opening: bool) -> OtherNodeError:
     """`opening`: some node has no file of the step. Else ranks lack what others have."""
     options = engine.options
     if not options.node_store:
@@ -363,7 +363,7 @@ def _with_way_out(engine: Engine, error: ElsewhereError, opening: bool) -> Elsew
     return error
 
 
-def _none_left(engine: Engine, lost: list[ElsewhereError]) -> ElsewhereError:
+def _none_left(engine: Engine, lost: list[OtherNodeError]) -> OtherNodeError:
     """Nobody starts from nothing unless he says so."""
     remote = engine.options.remote
     way = (
@@ -417,7 +417,7 @@ def _read_step(engine: Engine, number: int, read: Callable[[Reader], Any]) -> tu
         with Reader(engine, number) as reader:
             return reader.step, read(reader)
     except CheckpointError as found:
-        if not found.mended or engine.world > 1:
+        if not found.repaired or engine.world > 1:
             raise
         logger.warning("%s", found)
     with Reader(engine, number) as reader:
@@ -430,7 +430,7 @@ def _read_latest(
     """Reads the newest step that is good; `passed` are those that are known not to be."""
     steps = engine.steps()
     # What is being removed is still better than nothing.
-    for info in sorted(steps, key=lambda found: found.going):
+    for info in sorted(steps, key=lambda found: found.deleting):
         key = info.generation, info.step
         error = _reason_to_pass(info)
         if key in passed or (error is None and not (info.in_lineage and info.state == "committed")):

@@ -22,8 +22,8 @@ from ._engine import (
     wait_sliced,
 )
 from ._errors import (
-    ElsewhereError,
     FormatError,
+    OtherNodeError,
     UnsupportedError,
     UnsupportedStateError,
     VersionError,
@@ -122,25 +122,25 @@ class Reader:
 
     def away(self, rank: int) -> str | None:
         """The node in whose store a rank's files are; None: they are in this one."""
-        ret_node, ret_elsewhere = ffi.new("char const **"), ffi.new("uint32_t *")
+        ret_node, ret_other_node = ffi.new("char const **"), ffi.new("uint32_t *")
         ask, ptr = self.engine.ask, self._ptr
-        check(ask(lib.ckpt_restore_rank_node, ptr, rank, ret_node, ret_elsewhere))
-        return text(ret_node[0]) if ret_elsewhere[0] else None
+        check(ask(lib.ckpt_restore_rank_node, ptr, rank, ret_node, ret_other_node))
+        return text(ret_node[0]) if ret_other_node[0] else None
 
     def first_rank(self) -> int:
         """The lowest rank whose files this store has."""
         return next((rank for rank in range(self.world) if self.away(rank) is None), 0)
 
-    def elsewhere(self, name: str) -> ElsewhereError | None:
+    def elsewhere(self, name: str) -> OtherNodeError | None:
         """What to raise for a tensor that this store does not hold; None: all ranks are here."""
         for rank in range(self.world):
             node = self.away(rank)
             if node is not None:
-                return ElsewhereError(
+                return OtherNodeError(
                     f"step {self.step}: {self.engine.path} holds no tensor {name!r}, and the store "
                     f"of another node may: rank {rank} wrote on node {node}; read it there, or "
                     "copy the step's files from there into this store",
-                    code=lib.CKPT_EELSEWHERE,
+                    code=lib.CKPT_EOTHERNODE,
                     step=self.step,
                     rank=rank,
                     tensor=name,

@@ -42,7 +42,7 @@ class Service:
         ptr, self.ptr = self.ptr, None
         if ptr is None:
             return
-        lib.ckpt_exchange_server_quiet(ptr)
+        lib.ckpt_exchange_server_stop(ptr)
         if self._thread is threading.current_thread():
             return
         if self._thread.ident is not None:  # else no thread could be started

@@ -444,7 +444,7 @@ PLANTED = [
         "all ranks go on from one step", CROWD),
     Planted(
         "every-rank-keeps", "libckpt/engine/keeper.c",
-        "\tif (core->closing || core->fenced || !ckpt_core_keeps(core))\n",
+        "\tif (core->closing || core->fenced || !ckpt_core_owns_store(core))\n",
         "\tif (core->closing || core->fenced)\n",
         "one rank keeps the store", CROWD),
     Planted(
@@ -521,8 +521,8 @@ PLANTED = [
         "all ranks hear that there is nothing to go on from", CROWD),
     Planted(
         "damage-of-others-ignored", "libckpt/engine/restore_run.c",
-        "\treturn ckpt_core_keeps(r->core) && is_damage(outcome->verdict.code) &&\n",
-        "\treturn outcome->rank == 0 && ckpt_core_keeps(r->core) &&\n"
+        "\treturn ckpt_core_owns_store(r->core) && is_damage(outcome->verdict.code) &&\n",
+        "\treturn outcome->rank == 0 && ckpt_core_owns_store(r->core) &&\n"
         "\t       is_damage(outcome->verdict.code) &&\n",
         "what is damaged for one rank is not given to any again", CROWD),
     Planted(
@@ -634,7 +634,7 @@ PLANTED = [
         "the stores of a job are of one run, whenever its first start ends", CROWD, NODES),
     Planted(
         "node-not-kept", "libckpt/engine/core.c",
-        "\treturn core->config.rank == (core->config.node_store ? core->config.keeper : 0);\n",
+        "\treturn core->config.rank == (core->config.node_store ? core->config.node_leader : 0);\n",
         "\treturn core->config.rank == 0;\n",
         "each node's store is kept within its bounds", CROWD, NODES),
     Planted(
@@ -654,16 +654,15 @@ PLANTED = [
         "a manifest whose answer was lost is this job's own, and no reason to give up", REMOTE),
     Planted(
         "remote-tombstone-not-heeded", "libckpt/engine/upload_look.c",
-        "\tu->going = u->op.result >= 0;\n",
-        "\tu->going = false;\n",
+        "\tu->deleting = u->op.result >= 0;\n",
+        "\tu->deleting = false;\n",
         "a step that is being removed from the bucket is not sent again", REMOTE),
     Planted(
         "remote-tombstone-not-looked-for", "libckpt/engine/upload_look.c",
-        "\tr = ckpt_upload_take_tombstone(u);\n\tif (r < 0 || u->going)\n"
-        "\t\treturn ckpt_upload_give_up(u, r);\n"
-        "\tckpt_name_step(path, u->generation, u->step);\n"
-        "\tckpt_store_list(u->dest, &u->op, path);\n"
-        "\tCKPT_AWAIT(task, u->op.done);\n\tr = take_there(u);\n",
+        "\tr = ckpt_upload_take_tombstone(u);\n\tif (r < 0 || u->deleting)\n"
+        "\t\treturn ckpt_upload_give_up(u, r);\n\tckpt_name_step(path, u->generation, u->step);\n"
+        "\tckpt_store_list(u->dest, &u->op, path);\n\tCKPT_AWAIT(task, u->op.done);\n"
+        "\tr = take_there(u);\n",
         "\tdrop_data(u);\n"
         "\tckpt_name_step(path, u->generation, u->step);\n"
         "\tckpt_store_list(u->dest, &u->op, path);\n"
@@ -682,7 +681,7 @@ PLANTED = [
         "steps come into the bucket in their order", REMOTE),
     Planted(
         "remote-going-is-the-latest", "libckpt/engine/lineage.c",
-        "\t\tif (!s->in_lineage || s->going != going)\n",
+        "\t\tif (!s->in_lineage || s->deleting != deleting)\n",
         "\t\tif (!s->in_lineage)\n",
         "a step with a tombstone is not brought while there is another", REMOTE),
     Planted(
@@ -707,7 +706,7 @@ PLANTED = [
         "an upload is tried again for as long as the way there fails", REMOTE),
     Planted(
         "remote-older-not-sent", "libckpt/engine/uploader.c",
-        "\tfor (size_t i = 0; i < scan->step_count && ckpt_core_keeps(core); i++) {\n",
+        "\tfor (size_t i = 0; i < scan->step_count && ckpt_core_owns_store(core); i++) {\n",
         "\tfor (size_t i = 0; i < 0; i++) {\n",
         "what an earlier process has not sent the next one sends", REMOTE),
     Planted(
@@ -747,8 +746,8 @@ PLANTED = [
         "a step that is marked in the bucket stays for a grace", REMOTE),
     Planted(
         "remote-retention-takes-newest", "libckpt/engine/undertaker.c",
-        "\t\tbool retired = u->retired[u->at];\n",
-        "\t\tbool retired = u->at == 0 || u->retired[u->at];\n",
+        "\t\tbool expired = u->expired[u->at];\n",
+        "\t\tbool expired = u->at == 0 || u->expired[u->at];\n",
         "the newest steps stay in the bucket", REMOTE),
     Planted(
         "remote-retention-not-fenced", "libckpt/engine/burial.c",
@@ -774,8 +773,8 @@ PLANTED = [
         "what retention has removed from the bucket is not sent again by a start", REMOTE),
     Planted(
         "remote-marks-forgotten", "libckpt/engine/undertaker.c",
-        "\t\tif (!s->going && !retired)\n",
-        "\t\tif (s->going || !retired)\n",
+        "\t\tif (!s->deleting && !expired)\n",
+        "\t\tif (s->deleting || !expired)\n",
         "what an earlier job has marked in the bucket the next one removes", REMOTE),
     Planted(
         "remote-begun-anew-each-time", "libckpt/store/store_s3_resume.c",
@@ -868,29 +867,29 @@ PLANTED = [
         "\tsave->hold = ckpt_pool_free(pool) >= count;\n",
         "an upload takes no room from the next save", REMOTE),
     Planted(
-        "mended-from-there-alone", "libckpt/engine/mender.c",
+        "repaired-from-there-alone", "libckpt/engine/mender.c",
         "\treturn m->shard.file.fd < 0 || m->bad.count == m->bad.room;\n",
         "\treturn m->bad.count > 0;\n",
         "of a damaged shard only the chunks that are bad come from the remote store", MENDING),
     Planted(
-        "mended-bytes-overwritten", "libckpt/engine/fetch_block.c",
+        "repaired-bytes-overwritten", "libckpt/engine/fetch_block.c",
         "\treturn b->patching ? 1 : b->fetch->config.store->align;\n",
         "\treturn b->fetch->config.store->align;\n",
         "what comes from one copy of a shard does not reach into what came from the other", MENDING),
     Planted(
-        "mended-one-removed-first", "libckpt/engine/mender.c",
+        "repaired-one-removed-first", "libckpt/engine/mender.c",
         "\tckpt_store_replace(m->core->store, &m->op, &m->file, m->path);\n",
         "\tckpt_store_remove(m->core->store, &m->op, m->path);\n\tCKPT_AWAIT(task, m->op.done);\n"
         "\tckpt_store_replace(m->core->store, &m->op, &m->file, m->path);\n",
         "a damaged file is there until the new one has its name", MENDING),
     Planted(
-        "mended-is-good-everywhere", "libckpt/engine/restore_mend.c",
-        "\tr->mended = outcome->verdict.code == 0;\n",
-        "\tr->mended = r->mend_code == 0;\n",
+        "repaired-is-good-everywhere", "libckpt/engine/restore_mend.c",
+        "\tr->repaired = outcome->verdict.code == 0;\n",
+        "\tr->repaired = r->mend_code == 0;\n",
         "with a store on every node a step is whole when it is whole on all", MENDING_RANKS),
     Planted(
         "lost-nodes-same-step-again", "libckpt/engine/restore_lost.c",
-        "\treturn outcome->verdict.code == CKPT_EELSEWHERE && r->ranks->part == CKPT_RESTORE_OPENING &&\n",
-        "\treturn outcome->verdict.code == CKPT_EELSEWHERE && outcome->rank == 0 &&\n",
+        "\treturn outcome->verdict.code == CKPT_EOTHERNODE && r->ranks->part == CKPT_RESTORE_OPENING &&\n",
+        "\treturn outcome->verdict.code == CKPT_EOTHERNODE && outcome->rank == 0 &&\n",
         "a step that only a lost node had all of is not given again", REMOTE, first=78000001),
 ]

@@ -183,7 +183,7 @@ static void check_says(const struct ckpt_error *err, uint32_t rank, const char *
 {
 	char text[64];
 
-	assert_int_equal(err->code, CKPT_EELSEWHERE);
+	assert_int_equal(err->code, CKPT_EOTHERNODE);
 	assert_int_equal(err->step, 10);
 	assert_int_equal(err->rank, rank);
 	(void)snprintf(text, sizeof(text), "what rank %u wrote of step 10", rank);
@@ -196,7 +196,7 @@ static void check_says(const struct ckpt_error *err, uint32_t rank, const char *
 /* Nothing of the step is here. Whether anybody has it is not known. */
 static void check_says_none(const struct ckpt_error *err)
 {
-	assert_int_equal(err->code, CKPT_EELSEWHERE);
+	assert_int_equal(err->code, CKPT_EOTHERNODE);
 	assert_int_equal(err->step, 10);
 	assert_int_equal(err->rank, 0);
 	assert_non_null(strstr(
@@ -231,12 +231,12 @@ static void test_halves(void **state)
 	assert_int_equal(bind_rows(s, r, 0, 400), 0);
 	assert_int_equal(bind_name(s, r, "same", same), 0);
 	assert_int_equal(bind_name(s, r, "own.1", own), 0);
-	assert_int_equal(bind_rows(s, r, 350, 450), CKPT_EELSEWHERE);
+	assert_int_equal(bind_rows(s, r, 350, 450), CKPT_EOTHERNODE);
 	check_says(&s->rig.err, 2, "b");
 	assert_non_null(strstr(s->rig.err.message, "[400:450, 0:10]"));
 	assert_string_equal(s->rig.err.tensor, "w");
-	assert_int_equal(bind_name(s, r, "w", s->out), CKPT_EELSEWHERE);
-	assert_int_equal(bind_name(s, r, "own.3", own), CKPT_EELSEWHERE);
+	assert_int_equal(bind_name(s, r, "w", s->out), CKPT_EOTHERNODE);
+	assert_int_equal(bind_name(s, r, "own.3", own), CKPT_EOTHERNODE);
 	check_says(&s->rig.err, 2, "b");
 	assert_string_equal(s->rig.err.tensor, "own.3");
 	/* What is wrong with what is known here stays so. */
@@ -244,7 +244,7 @@ static void test_halves(void **state)
 		.size = sizeof(typed), .name = "same", .dtype = CKPT_I64, .data = same};
 	assert_int_equal(ckpt_restore_add_targets(r, &typed, 1, NULL), CKPT_EMISMATCH);
 	ckpt_error_clear(&s->rig.err);
-	assert_int_equal(ckpt_restore_name_find(r, "own.2", &s->rig.err, &index), CKPT_EELSEWHERE);
+	assert_int_equal(ckpt_restore_name_find(r, "own.2", &s->rig.err, &index), CKPT_EOTHERNODE);
 	check_says(&s->rig.err, 2, "b");
 	assert_non_null(strstr(
 		s->rig.err.message, "no rank whose files are here holds a tensor 'own.2': "));
@@ -282,7 +282,7 @@ static void test_lowest_is_elsewhere(void **state)
 	assert_memory_equal(text, s->metas[2], length);
 	assert_int_equal(ckpt_restore_rank_meta(r, 3, &text, &length), 0);
 	assert_memory_equal(text, s->metas[3], length);
-	assert_int_equal(ckpt_restore_rank_meta(r, 1, &text, &length), CKPT_EELSEWHERE);
+	assert_int_equal(ckpt_restore_rank_meta(r, 1, &text, &length), CKPT_EOTHERNODE);
 	(void)ckpt_last_error_record(&err);
 	check_says(&err, 1, "a");
 	assert_non_null(strstr(err.message, "what rank 1 saved cannot be had here: "));
@@ -294,7 +294,7 @@ static void test_lowest_is_elsewhere(void **state)
 	}
 	assert_int_equal(ckpt_restore_rank_node(r, 4, &text, &elsewhere), -ERANGE);
 	assert_int_equal(bind_rows(s, r, 400, 800), 0);
-	assert_int_equal(bind_rows(s, r, 399, 800), CKPT_EELSEWHERE);
+	assert_int_equal(bind_rows(s, r, 399, 800), CKPT_EOTHERNODE);
 	check_says(&s->rig.err, 0, "a");
 	assert_int_equal(run(s, r), 0);
 	assert_memory_equal(s->out[400], s->w[400], sizeof(s->w) / 2);
@@ -376,7 +376,7 @@ static void test_lost(void **state)
 	open_on(s, "a");
 	struct ckpt_restore *r = begin(s);
 	assert_true(is_open(r));
-	assert_int_equal(bind_name(s, r, "own.0", same), CKPT_EELSEWHERE);
+	assert_int_equal(bind_name(s, r, "own.0", same), CKPT_EOTHERNODE);
 	check_says(&s->rig.err, 0, "a, as this one is called");
 	assert_non_null(strstr(s->rig.err.message, "not the one that it was written to"));
 	assert_int_equal(bind_name(s, r, "same", same), 0);
@@ -386,7 +386,7 @@ static void test_lost(void **state)
 	take_away(s, 2, 4);
 	open_on(s, "a");
 	assert_int_equal(
-		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EELSEWHERE);
+		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EOTHERNODE);
 	assert_false(is_quarantined(s));
 	core_rig_close(&s->rig);
 }
@@ -463,15 +463,15 @@ static void test_all_elsewhere(void **state)
 	take_away(s, 0, 4);
 	open_on(s, "c");
 	assert_int_equal(
-		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EELSEWHERE);
+		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EOTHERNODE);
 	check_says_none(&s->rig.err);
 	assert_false(is_quarantined(s));
 	assert_false(core_rig_logged(&s->rig, CKPT_LOG_WARN, ""));
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 	assert_int_equal(ckpt_restore_finding_count(r), WORLD);
 	for (size_t i = 0; i < WORLD; i++)
-		assert_int_equal(finding(r, i)->error.code, CKPT_EELSEWHERE);
-	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EELSEWHERE);
+		assert_int_equal(finding(r, i)->error.code, CKPT_EOTHERNODE);
+	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EOTHERNODE);
 	check_says_none(&s->rig.err);
 	core_rig_close(&s->rig);
 }
@@ -489,7 +489,7 @@ static void test_verify(void **state)
 	assert_int_equal(ckpt_restore_finding_count(r), WORLD);
 	for (size_t i = 0; i < WORLD; i++) {
 		assert_int_equal(finding(r, i)->rank, i);
-		assert_int_equal(finding(r, i)->error.code, i < 2 ? CKPT_EELSEWHERE : 0);
+		assert_int_equal(finding(r, i)->error.code, i < 2 ? CKPT_EOTHERNODE : 0);
 		assert_string_equal(finding(r, i)->node, i < 2 ? "a" : "");
 	}
 	check_says(&finding(r, 1)->error, 1, "a");
@@ -510,7 +510,7 @@ static void test_verify_damage(void **state)
 	open_on(s, "b");
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 	assert_int_equal(ckpt_restore_finding_count(r), WORLD);
-	assert_int_equal(finding(r, 0)->error.code, CKPT_EELSEWHERE);
+	assert_int_equal(finding(r, 0)->error.code, CKPT_EOTHERNODE);
 	assert_int_equal(finding(r, 2)->error.code, 0);
 	assert_int_equal(finding(r, 3)->error.code, CKPT_EINTEGRITY);
 	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINTEGRITY);
@@ -539,7 +539,7 @@ static void test_very_many(void **state)
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 20, CKPT_SINK_NONE, NULL);
 	size_t count = ckpt_restore_finding_count(r);
 	assert_int_equal(count, CKPT_FINDINGS_MAX);
-	assert_int_equal(finding(r, count - 3)->error.code, CKPT_EELSEWHERE);
+	assert_int_equal(finding(r, count - 3)->error.code, CKPT_EOTHERNODE);
 	assert_int_equal(finding(r, count - 2)->rank, MANY - 2);
 	assert_int_equal(finding(r, count - 2)->error.code, CKPT_EINTEGRITY);
 	assert_int_equal(finding(r, count - 1)->error.code, 0);
@@ -555,7 +555,7 @@ static void test_export(void **state)
 
 	take_away(s, 2, 4);
 	open_on(s, "a");
-	assert_int_equal(core_rig_export(&s->rig, 10, dest), CKPT_EELSEWHERE);
+	assert_int_equal(core_rig_export(&s->rig, 10, dest), CKPT_EOTHERNODE);
 	check_says(&s->rig.err, 2, "b");
 	assert_int_equal(scratch_count(dest), 0);
 	core_rig_close(&s->rig);
@@ -720,9 +720,9 @@ static void test_no_memory_for_elsewhere(void **state)
 		done = core_rig_allocations(&s->rig) < n;
 		size_t count = r ? ckpt_restore_finding_count(r) : 0;
 		int code = r ? core_rig_end(&s->rig, r) : -ENOMEM;
-		assert_true(code == -ENOMEM || code == CKPT_EELSEWHERE);
+		assert_true(code == -ENOMEM || code == CKPT_EOTHERNODE);
 		assert_true(code == -ENOMEM || count == WORLD);
-		assert_true(!done || code == CKPT_EELSEWHERE);
+		assert_true(!done || code == CKPT_EOTHERNODE);
 		failed += code == -ENOMEM;
 		assert_false(is_quarantined(s));
 		core_rig_close(&s->rig);

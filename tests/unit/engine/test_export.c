@@ -130,7 +130,7 @@ static void test_again(void **state)
 	size_t files = scratch_count(dest.path);
 	struct ckpt_restore *r = rig_export(&t->rig, 30, dest.path);
 	assert_int_equal(rig_wait(r), 0);
-	assert_true(ckpt_restore_was_there(r));
+	assert_true(ckpt_restore_existed(r));
 	rig_free(r);
 	assert_int_equal(scratch_count(dest.path), files);
 	same_step(&t->steps[2], dest.path);

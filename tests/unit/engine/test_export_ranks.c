@@ -133,13 +133,13 @@ static unsigned look(struct scene *s)
 	core_rig_await(&s->there, r);
 	for (size_t i = 0; i < ckpt_restore_finding_count(r); i++) {
 		const struct ckpt_finding *f = ckpt_restore_finding(r, i);
-		if (f->error.code != 0 && f->error.code != CKPT_EELSEWHERE)
+		if (f->error.code != 0 && f->error.code != CKPT_EOTHERNODE)
 			fail_msg("rank %u: %s", f->rank, f->error.message);
 		if (f->error.code == 0)
 			found |= 1u << f->rank;
 	}
 	int code = core_rig_end(&s->there, r);
-	assert_int_equal(code, found ? 0 : CKPT_EELSEWHERE);
+	assert_int_equal(code, found ? 0 : CKPT_EOTHERNODE);
 	core_rig_close(&s->there);
 	return found;
 }

@@ -132,7 +132,7 @@ static void test_elsewhere(void **state)
 
 	(void)state;
 	ckpt_error_clear(&away);
-	away.code = CKPT_EELSEWHERE;
+	away.code = CKPT_EOTHERNODE;
 	ckpt_alloc_set_hook(no_memory, NULL);
 	assert_int_equal(ckpt_findings_add_elsewhere(&f, 1, &away, "a"), -ENOMEM);
 	ckpt_alloc_set_hook(NULL, NULL);

@@ -46,8 +46,8 @@ static void test_going(void **state)
 	add_gen(&scan, 1, 0, 0);
 	for (uint64_t step = 100; step <= 400; step += 100)
 		add_step(&scan, 1, step, CKPT_STEP_COMMITTED);
-	ckpt_scan_find(&scan, 1, 100)->going = true;
-	ckpt_scan_find(&scan, 1, 300)->going = true;
+	ckpt_scan_find(&scan, 1, 100)->deleting = true;
+	ckpt_scan_find(&scan, 1, 300)->deleting = true;
 	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
 	assert_int_equal(chosen(&scan, CKPT_STEP_LATEST), 1000400);
 	assert_int_equal(chosen(&scan, CKPT_STEP_BACK(1)), 1000200);
@@ -255,7 +255,7 @@ static void test_going_is_not_kept(void **state)
 	add_gen(&scan, 1, 0, 0);
 	for (uint64_t step = 7; step <= 9; step++)
 		add_step(&scan, 1, step, CKPT_STEP_COMMITTED);
-	ckpt_scan_find(&scan, 1, 9)->going = true;
+	ckpt_scan_find(&scan, 1, 9)->deleting = true;
 	assert_int_equal(next_of(&scan, 1, 0, 0), 1000007);
 	assert_int_equal(next_of(&scan, 1, 1, 7), 0);
 	ckpt_scan_clear(&scan);

@@ -224,7 +224,7 @@ static void assert_mends(struct scene *s)
 {
 	open_rig(s);
 	assert_true(read_it(s) < 0);
-	assert_int_equal(s->rig.err.mended, 1);
+	assert_int_equal(s->rig.err.repaired, 1);
 	assert_non_null(strstr(s->rig.err.message, "restore it again"));
 	assert_null(strstr(s->rig.err.message, "use an older step"));
 	assert_true(is_good(s));
@@ -242,7 +242,7 @@ static void assert_fails(struct scene *s)
 
 	open_rig(s);
 	assert_true(read_it(s) < 0);
-	assert_int_equal(s->rig.err.mended, 0);
+	assert_int_equal(s->rig.err.repaired, 0);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be mended from "));
 	assert_true(has_note(s));
 	assert_int_equal(unlink(craft_quarantine(&s->here)), 0);
@@ -264,7 +264,7 @@ static void assert_fails(struct scene *s)
  */
 static void assert_hindered(struct scene *s)
 {
-	assert_int_equal(s->rig.err.mended, 0);
+	assert_int_equal(s->rig.err.repaired, 0);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be mended from "));
 	assert_false(has_note(s));
 	io_fault_clear(&s->rig.fault);
@@ -445,7 +445,7 @@ static void test_unreadable(void **state)
 		scratch_flip(craft_index(&s->here, 0), 100);
 		open_rig(s);
 		assert_true(read_it(s) < 0);
-		assert_int_equal(s->rig.err.mended, 1);
+		assert_int_equal(s->rig.err.repaired, 1);
 		assert_true(is_good(s));
 		assert_true(s->far_read >= CHUNK && s->far_read <= 3 * CHUNK);
 		core_rig_close(&s->rig);
@@ -483,7 +483,7 @@ static void test_unreadable_alone(void **state)
 		s->far_code = CKPT_ENETWORK;
 		open_rig(s);
 		assert_int_equal(read_it(s), dead_codes[i]);
-		assert_int_equal(s->rig.err.mended, 0);
+		assert_int_equal(s->rig.err.repaired, 0);
 		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be mended from "));
 		assert_int_equal(
 			core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), dead_codes[i]);
@@ -491,7 +491,7 @@ static void test_unreadable_alone(void **state)
 		s->far_code = 0;
 		s->far_read = 0;
 		assert_int_equal(read_it(s), dead_codes[i]);
-		assert_int_equal(s->rig.err.mended, 1);
+		assert_int_equal(s->rig.err.repaired, 1);
 		assert_non_null(strstr(s->rig.err.message, "restore it again"));
 		assert_true(s->far_read >= CHUNK && s->far_read <= 3 * CHUNK);
 		assert_int_equal(s->renames, 1);
@@ -504,7 +504,7 @@ static void test_unreadable_alone(void **state)
 	assert_int_equal(unlink(craft_shard(&s->there, 0)), 0);
 	open_rig(s);
 	assert_int_equal(read_it(s), s->dead_code);
-	assert_int_equal(s->rig.err.mended, 0);
+	assert_int_equal(s->rig.err.repaired, 0);
 	core_rig_close(&s->rig);
 	assert_false(has_note(s));
 }
@@ -547,7 +547,7 @@ static void test_order(void **state)
 static void test_every_failure(void **state)
 {
 	struct scene *s = *state;
-	unsigned mended = 0;
+	unsigned repaired = 0;
 	unsigned failed = 0;
 
 	for (unsigned n = 1;; n++) {
@@ -562,12 +562,12 @@ static void test_every_failure(void **state)
 		int r = read_it(s);
 		bool reached = s->rig.fault.requests >= s->rig.fault.fail_at;
 		assert_true(r < 0);
-		mended += s->rig.err.mended;
-		failed += !s->rig.err.mended;
-		assert_true(!s->rig.err.mended || is_good(s));
+		repaired += s->rig.err.repaired;
+		failed += !s->rig.err.repaired;
+		assert_true(!s->rig.err.repaired || is_good(s));
 		s->rig.fault.fail_at = 0;
 		assert_false(has_note(s));
-		if (r == CKPT_EINTEGRITY && !s->rig.err.mended)
+		if (r == CKPT_EINTEGRITY && !s->rig.err.repaired)
 			assert_hindered(s);
 		core_rig_close(&s->rig);
 		if (!is_good(s))
@@ -577,7 +577,7 @@ static void test_every_failure(void **state)
 		if (!reached)
 			break;
 	}
-	assert_true(mended > 5 && failed > 5);
+	assert_true(repaired > 5 && failed > 5);
 }
 
 /* Its own disk is full, somebody else has the store, and the bucket does not answer or will not. */
@@ -627,8 +627,8 @@ static void test_no_memory(void **state)
 		int r = read_it(s);
 		done = core_rig_allocations(&s->rig) < n;
 		assert_true(r < 0);
-		assert_true(!s->rig.err.mended || is_good(s));
-		assert_int_equal(s->rig.err.mended || !done, true);
+		assert_true(!s->rig.err.repaired || is_good(s));
+		assert_int_equal(s->rig.err.repaired || !done, true);
 		core_rig_close(&s->rig);
 		assert_false(has_note(s));
 		assert_int_equal(scratch_count(s->local), s->names);
@@ -659,7 +659,7 @@ static void test_cancelled(void **state)
 	assert_false(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be mended from "));
 	assert_false(is_good(s));
 	assert_true(read_it(s) < 0);
-	assert_int_equal(s->rig.err.mended, 1);
+	assert_int_equal(s->rig.err.repaired, 1);
 	assert_true(is_good(s));
 	assert_int_equal(read_it(s), 0);
 	core_rig_close(&s->rig);

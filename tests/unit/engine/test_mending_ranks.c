@@ -103,7 +103,7 @@ static int set_up_nodes(void **state)
 		0);
 	for (unsigned i = 0; i < RANKS; i++) {
 		s->rank[i].core.config.node_store = true;
-		s->rank[i].core.config.keeper = i;
+		s->rank[i].core.config.node_leader = i;
 	}
 	return 0;
 }
@@ -228,17 +228,17 @@ static void find_damage(struct scene *s, unsigned binds)
 		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
 }
 
-static void test_mended(void **state)
+static void test_repaired(void **state)
 {
 	struct scene *s = *state;
 
 	for (unsigned finder = 0; finder < RANKS; finder++) {
 		scratch_flip(craft_shard(&s->here, 0), 20000);
 		for (unsigned i = 0; i < RANKS; i++)
-			s->rank[i].core.mended_generation = 0;
+			s->rank[i].core.repaired_generation = 0;
 		find_damage(s, 1u << finder);
-		assert_int_equal(s->rank[0].err.mended, 1);
-		assert_int_equal(s->rank[1].err.mended, 0);
+		assert_int_equal(s->rank[0].err.repaired, 1);
+		assert_int_equal(s->rank[1].err.repaired, 0);
 		assert_non_null(strstr(s->rank[0].err.message, "whole again, with 1 chunk"));
 		assert_false(has_note(s));
 		check_read(s, 20);
@@ -253,7 +253,7 @@ static void test_quarantined(void **state)
 	scratch_flip(craft_shard(&s->here, 0), 20000);
 	scratch_flip(craft_shard(&s->there, 0), 20001);
 	find_damage(s, 2);
-	assert_int_equal(s->rank[0].err.mended, 0);
+	assert_int_equal(s->rank[0].err.repaired, 0);
 	assert_true(has_note(s));
 	check_read(s, 10);
 }
@@ -264,10 +264,10 @@ static void test_damaged_again(void **state)
 
 	scratch_flip(craft_shard(&s->here, 0), 20000);
 	find_damage(s, 3);
-	assert_int_equal(s->rank[0].err.mended, 1);
+	assert_int_equal(s->rank[0].err.repaired, 1);
 	scratch_flip(craft_shard(&s->here, 0), 20000);
 	find_damage(s, 3);
-	assert_int_equal(s->rank[0].err.mended, 0);
+	assert_int_equal(s->rank[0].err.repaired, 0);
 	assert_true(has_note(s));
 	check_read(s, 10);
 }
@@ -282,7 +282,7 @@ static bool have_notes(const struct scene *s)
 }
 
 /* A node mends its own store, and the step is whole when all are. */
-static void test_nodes_mended(void **state)
+static void test_nodes_repaired(void **state)
 {
 	struct scene *s = *state;
 
@@ -294,7 +294,7 @@ static void test_nodes_mended(void **state)
 		else
 			scratch_flip(craft_index(bad, 0), 100);
 		for (unsigned i = 0; i < RANKS; i++)
-			s->rank[i].core.mended_generation = 0;
+			s->rank[i].core.repaired_generation = 0;
 		for (unsigned i = 0; i < RANKS; i++)
 			begin(s, i);
 		sleep_both(s, 500);
@@ -302,7 +302,7 @@ static void test_nodes_mended(void **state)
 			start_both(s, 3);
 		for (unsigned i = 0; i < RANKS; i++) {
 			assert_int_equal(end(s, i), CKPT_EINTEGRITY);
-			assert_int_equal(s->rank[i].err.mended, 1);
+			assert_int_equal(s->rank[i].err.repaired, 1);
 			assert_non_null(strstr(s->rank[i].err.message, "whole again"));
 		}
 		assert_false(have_notes(s));
@@ -330,7 +330,7 @@ static void test_nodes_heard_early(void **state)
 	sleep_both(s, 500);
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
-		assert_int_equal(s->rank[i].err.mended, 1);
+		assert_int_equal(s->rank[i].err.repaired, 1);
 	}
 	assert_non_null(strstr(s->rank[0].err.message, "and 1 index from"));
 	assert_non_null(strstr(s->rank[1].err.message, "whole again, with 1 chunk"));
@@ -346,7 +346,7 @@ static void test_nodes_quarantined(void **state)
 	scratch_flip(craft_shard(&s->there, 0), 20001);
 	find_damage(s, 3);
 	for (unsigned i = 0; i < RANKS; i++)
-		assert_int_equal(s->rank[i].err.mended, 0);
+		assert_int_equal(s->rank[i].err.repaired, 0);
 	assert_true(have_notes(s));
 	check_read(s, 10);
 }
@@ -358,7 +358,7 @@ static void test_nodes_damaged_again(void **state)
 	for (unsigned round = 0; round < 2; round++) {
 		scratch_flip(craft_shard(&s->beside, 0), 20000);
 		find_damage(s, 3);
-		assert_int_equal(s->rank[0].err.mended, round == 0);
+		assert_int_equal(s->rank[0].err.repaired, round == 0);
 	}
 	assert_true(have_notes(s));
 	check_read(s, 10);
@@ -374,7 +374,7 @@ static void test_nodes_hindered(void **state)
 		(struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .error = -ENOSPC});
 	find_damage(s, 3);
 	for (unsigned i = 0; i < RANKS; i++)
-		assert_int_equal(s->rank[i].err.mended, 0);
+		assert_int_equal(s->rank[i].err.repaired, 0);
 	assert_int_equal(s->rank[1].fault.hits[0], 1);
 	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_ERROR, "this time: rank 1: "));
 	assert_false(have_notes(s));
@@ -450,7 +450,7 @@ static void test_nodes_one_hangs(void **state)
 	sleep_both(s, 500);
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
-		assert_int_equal(s->rank[i].err.mended, 0);
+		assert_int_equal(s->rank[i].err.repaired, 0);
 	}
 	assert_false(have_notes(s));
 }
@@ -472,7 +472,7 @@ static void test_nodes_given_up(void **state)
 	sleep_both(s, 500);
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
-		assert_int_equal(s->rank[i].err.mended, 0);
+		assert_int_equal(s->rank[i].err.repaired, 0);
 	}
 	give_slots(s);
 	assert_false(have_notes(s));
@@ -482,7 +482,7 @@ static void test_nodes_given_up(void **state)
 	sleep_both(s, 500);
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
-		assert_int_equal(s->rank[i].err.mended, 1);
+		assert_int_equal(s->rank[i].err.repaired, 1);
 	}
 	check_read(s, 20);
 }
@@ -495,7 +495,7 @@ static void test_hindered(void **state)
 	(void)io_fault_add(&s->rank[0].fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .error = -ENOSPC});
 	find_damage(s, 3);
-	assert_int_equal(s->rank[0].err.mended, 0);
+	assert_int_equal(s->rank[0].err.repaired, 0);
 	assert_int_equal(s->rank[0].fault.hits[0], 1);
 	assert_false(has_note(s));
 	check_read(s, 10);
@@ -528,7 +528,7 @@ static void test_takes_too_long(void **state)
 	assert_true(has(s, 0, CKPT_DONE_END));
 	assert_false(has(s, 1, CKPT_DONE_END));
 	assert_int_equal(end(s, 0), CKPT_EINTEGRITY);
-	assert_int_equal(s->rank[0].err.mended, 0);
+	assert_int_equal(s->rank[0].err.repaired, 0);
 	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_ERROR, "than the other ranks wait"));
 	assert_false(has_note(s));
 	give_slots(s);
@@ -546,7 +546,7 @@ static void test_waited_for(void **state)
 	give_slots(s);
 	sleep_both(s, 100);
 	assert_int_equal(end(s, 0), CKPT_EINTEGRITY);
-	assert_int_equal(s->rank[0].err.mended, 1);
+	assert_int_equal(s->rank[0].err.repaired, 1);
 	check_read(s, 20);
 	assert_false(has_note(s));
 }
@@ -573,9 +573,9 @@ static void test_given_up(void **state)
 		sleep_both(s, 500);
 		for (unsigned i = 0; i < RANKS; i++)
 			assert_int_equal(end(s, i), CKPT_EINTEGRITY);
-		assert_int_equal(s->rank[0].err.mended, 1);
+		assert_int_equal(s->rank[0].err.repaired, 1);
 		check_read(s, 20);
-		s->rank[0].core.mended_generation = 0;
+		s->rank[0].core.repaired_generation = 0;
 	}
 }
 
@@ -585,10 +585,10 @@ static void test_given_up(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		SCENE(test_mended),
+		SCENE(test_repaired),
 		SCENE(test_quarantined),
 		SCENE(test_damaged_again),
-		NODES(test_nodes_mended),
+		NODES(test_nodes_repaired),
 		NODES(test_nodes_heard_early),
 		NODES(test_nodes_quarantined),
 		NODES(test_nodes_damaged_again),

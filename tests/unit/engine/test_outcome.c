@@ -199,7 +199,7 @@ static void test_late_for_the_exchange(void **state)
 	crew_open_all(s, 2, 2, 4000);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		s->rank[rank].core.config.node_store = true;
-		s->rank[rank].core.config.keeper = rank;
+		s->rank[rank].core.config.node_leader = rank;
 		s->rank[rank].core.marker.shared = false;
 	}
 	memcpy(s->rank[1].core.config.node, "other", sizeof("other"));

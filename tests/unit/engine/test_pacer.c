@@ -54,7 +54,7 @@ static void test_rate(void **state)
 	assert_true(sent(s) >= UINT64_C(4) * TENSORS * FLOATS);
 	/* And not much less than that, either. */
 	assert_true(ms >= 3800 && ms <= 4600);
-	assert_int_equal(s->rig.core.uploader->scribe.there_step, 1);
+	assert_int_equal(s->rig.core.uploader->scribe.uploaded_step, 1);
 	core_rig_close(&s->rig);
 }
 

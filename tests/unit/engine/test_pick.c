@@ -245,7 +245,7 @@ static void test_nothing_but_elsewhere(void **state)
 		craft_abort(s->dir, 1, s->steps[i].step);
 	assert_int_equal(latest(s, &step), CKPT_ENOSTEP);
 	s->rig.core.lineage_elsewhere = true;
-	assert_int_equal(latest(s, &step), CKPT_EELSEWHERE);
+	assert_int_equal(latest(s, &step), CKPT_EOTHERNODE);
 	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(1), CKPT_SINK_MEMORY), CKPT_ENOSTEP);
 }
 

@@ -462,7 +462,7 @@ static void test_stale(void **state)
 static void test_doubtful(void **state)
 {
 	static const int doubtful[] = {CKPT_EINTEGRITY, CKPT_EINCOMPLETE, CKPT_EFORMAT,
-		CKPT_EELSEWHERE, -EIO, -ENOENT, -ESTALE};
+		CKPT_EOTHERNODE, -EIO, -ENOENT, -ESTALE};
 	static const int certain[] = {0, EIO, -EACCES, -EBUSY, -ECANCELED, -ENOMEM, -ENOSPC, -EROFS,
 		-ETIMEDOUT, CKPT_ECLOSED, CKPT_ENOSTEP, CKPT_EVERSION};
 

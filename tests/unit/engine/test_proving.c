@@ -78,7 +78,7 @@ static int end(struct crew *s, uint32_t rank)
 	return crew_end(s, rank);
 }
 
-static bool is_unproved(const struct crew *s, uint32_t rank)
+static bool is_unchecked(const struct crew *s, uint32_t rank)
 {
 	return s->save[rank] && s->save[rank]->alike.mode == CKPT_ALIKE_NONE;
 }
@@ -95,13 +95,13 @@ static void test_no_memory(void **state)
 	crew_open_all(s, 2, 2, 60000);
 	for (uint32_t poor = 0; poor < 2; poor++) {
 		size_t n = 0;
-		unsigned unproved = 0;
+		unsigned unchecked = 0;
 		do {
 			step++;
 			core_rig_count_allocations(&s->rank[poor], ++n);
 			begin(s, 0, step);
 			begin(s, 1, step);
-			bool none = is_unproved(s, 0) || is_unproved(s, 1);
+			bool none = is_unchecked(s, 0) || is_unchecked(s, 1);
 			crew_sleep(s, 300);
 			bool reached = core_rig_allocations(&s->rank[poor]) >= n;
 			crew_sleep(s, 70000);
@@ -109,12 +109,12 @@ static void test_no_memory(void **state)
 			int second = end(s, 1);
 			assert_true((first == 0) == (second == 0));
 			assert_int_not_equal(first, CKPT_EREPLICA);
-			unproved += none && first == 0;
+			unchecked += none && first == 0;
 			if (!reached)
 				break;
 		} while (n < 1000);
 		assert_in_range(n, 10, 999);
-		assert_in_range(unproved, 1, 9);
+		assert_in_range(unchecked, 1, 9);
 	}
 }
 

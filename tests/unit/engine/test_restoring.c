@@ -137,7 +137,7 @@ static unsigned add(struct scene *s, struct io_fault_rule rule)
 static void put_on_a_node(struct scene *s)
 {
 	s->rank[1].core.config.node_store = true;
-	s->rank[1].core.config.keeper = 1;
+	s->rank[1].core.config.node_leader = 1;
 }
 
 /* A directory that is cached on the way may lack the manifest for a while, or give its name and not the file. */

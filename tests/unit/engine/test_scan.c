@@ -219,7 +219,7 @@ static void test_tombstones(void **state)
 	struct core_scene *s = *state;
 	unsigned without = requests_of_a_scan(s);
 
-	assert_false(find(s, 10)->going);
+	assert_false(find(s, 10)->deleting);
 	core_rig_close(&s->rig);
 	scratch_put(s->dir, "/g000001/step-0000000010.tombstone", "no record");
 	scratch_put(s->dir, "/g000001/step-0000000009.tombstone", "");
@@ -227,9 +227,9 @@ static void test_tombstones(void **state)
 	scratch_put(s->dir, "/g000001/step-7.tombstone", "");
 	assert_int_equal(requests_of_a_scan(s), without);
 	assert_int_equal(s->rig.core.scan.step_count, 2);
-	assert_true(find(s, 10)->going);
+	assert_true(find(s, 10)->deleting);
 	assert_int_equal(find(s, 10)->state, CKPT_STEP_COMMITTED);
-	assert_true(find(s, 9)->going);
+	assert_true(find(s, 9)->deleting);
 	assert_int_equal(find(s, 9)->state, CKPT_STEP_PENDING);
 	core_rig_close(&s->rig);
 }

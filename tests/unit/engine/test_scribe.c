@@ -116,15 +116,15 @@ static void test_when(void **state)
 	assert_int_equal(read_it(s), 1);
 	assert_string_equal(s->record.remote, URL);
 	assert_int_equal(s->record.generation, 1);
-	assert_int_equal(s->record.there_generation, 0);
+	assert_int_equal(s->record.uploaded_generation, 0);
 	assert_int_equal(core_rig_save(&s->rig, 1), 0);
 	core_rig_sleep(&s->rig, 100);
 	assert_int_equal(read_it(s), 1);
 	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_UNKNOWN);
 	core_rig_sleep(&s->rig, 5000);
 	assert_int_equal(read_it(s), 2);
-	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_THERE);
-	assert_int_equal(s->record.there_step, 1);
+	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_UPLOADED);
+	assert_int_equal(s->record.uploaded_step, 1);
 	/* Nothing has changed. */
 	core_rig_sleep(&s->rig, 60000);
 	assert_int_equal(read_it(s), 2);
@@ -132,7 +132,7 @@ static void test_when(void **state)
 	core_rig_sleep(&s->rig, 100);
 	core_rig_close(&s->rig);
 	assert_int_equal(read_it(s), 4);
-	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_THERE);
+	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_UPLOADED);
 }
 
 /* The remote store fails: that is there soon, with the words and the next try, and goes when one has succeeded. */
@@ -157,8 +157,8 @@ static void test_failure(void **state)
 	assert_int_equal(s->record.tries, 1);
 	assert_non_null(strstr(s->record.reason, "step-0000000002"));
 	assert_true(s->record.next_ms > s->record.since_ms);
-	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_WAITS);
-	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_THERE);
+	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_PENDING);
+	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_UPLOADED);
 	uint64_t since = s->record.since_ms;
 	core_rig_sleep(&s->rig, 30000);
 	(void)read_it(s);
@@ -173,15 +173,15 @@ static void test_failure(void **state)
 			.path = "tombstone", .count = IO_FAULT_ALWAYS, .error = -EIO});
 	core_rig_sleep(&s->rig, 100);
 	(void)read_it(s);
-	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_THERE);
-	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_WAITS);
-	assert_int_equal(s->record.there_step, 1);
+	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_UPLOADED);
+	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_PENDING);
+	assert_int_equal(s->record.uploaded_step, 1);
 	core_rig_sleep(&s->rig, 10000);
 	io_fault_clear(&s->rig.fault);
 	core_rig_sleep(&s->rig, 120000);
 	(void)read_it(s);
 	assert_int_equal(s->record.code, 0);
-	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_THERE);
+	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_UPLOADED);
 	core_rig_close(&s->rig);
 }
 
@@ -225,7 +225,7 @@ static void test_absent_twice(void **state)
 	assert_true(read_it(s) > 0);
 	assert_int_equal(s->record.absent_count, 3);
 	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_FAILED);
-	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_NOT);
+	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_EXCLUDED);
 	assert_int_equal(state_of(s, 1, 3), CKPT_REMOTE_FAILED);
 }
 
@@ -247,9 +247,9 @@ static void test_sent_again(void **state)
 	core_rig_close(&s->rig);
 	assert_true(read_it(s) > 0);
 	assert_int_equal(s->record.absent_count, 1);
-	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_NOT);
-	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_THERE);
-	assert_int_equal(state_of(s, 1, 3), CKPT_REMOTE_THERE);
+	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_EXCLUDED);
+	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_UPLOADED);
+	assert_int_equal(state_of(s, 1, 3), CKPT_REMOTE_UPLOADED);
 }
 
 /* Of those that the list had no place for nothing is said, though it has become shorter since. */
@@ -273,8 +273,8 @@ static void test_sent_again_of_many(void **state)
 	assert_int_equal(s->record.absent_more, 4);
 	assert_int_equal(state_of(s, 1, 101), CKPT_REMOTE_UNKNOWN);
 	assert_int_equal(state_of(s, 1, 5), CKPT_REMOTE_UNKNOWN);
-	assert_int_equal(state_of(s, 1, 103), CKPT_REMOTE_NOT);
-	assert_int_equal(state_of(s, 1, 110), CKPT_REMOTE_THERE);
+	assert_int_equal(state_of(s, 1, 103), CKPT_REMOTE_EXCLUDED);
+	assert_int_equal(state_of(s, 1, 110), CKPT_REMOTE_UPLOADED);
 }
 
 /* The remote store is another run's by now: what was there stays told, and nothing since then is said to be. */
@@ -302,10 +302,10 @@ static void test_given_up(void **state)
 		assert_int_equal(core_rig_save(&s->rig, generation + 10), 0);
 		core_rig_close(&s->rig);
 		(void)read_it(s);
-		assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_THERE);
-		assert_int_equal(state_of(s, 2, 2), CKPT_REMOTE_WAITS);
-		assert_int_equal(state_of(s, generation, generation), CKPT_REMOTE_WAITS);
-		assert_int_equal(state_of(s, generation, generation + 10), CKPT_REMOTE_WAITS);
+		assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_UPLOADED);
+		assert_int_equal(state_of(s, 2, 2), CKPT_REMOTE_PENDING);
+		assert_int_equal(state_of(s, generation, generation), CKPT_REMOTE_PENDING);
+		assert_int_equal(state_of(s, generation, generation + 10), CKPT_REMOTE_PENDING);
 	}
 	/* It was a mistake, and is mended. */
 	craft_store(s->remote, CRAFT_RUN);
@@ -314,8 +314,8 @@ static void test_given_up(void **state)
 	core_rig_close(&s->rig);
 	(void)read_it(s);
 	assert_int_equal(s->record.code, 0);
-	assert_int_equal(state_of(s, 2, 2), CKPT_REMOTE_THERE);
-	assert_int_equal(state_of(s, 3, 13), CKPT_REMOTE_THERE);
+	assert_int_equal(state_of(s, 2, 2), CKPT_REMOTE_UPLOADED);
+	assert_int_equal(state_of(s, 3, 13), CKPT_REMOTE_UPLOADED);
 }
 
 /* What is durable here is sent, whatever there was no memory for meanwhile. */
@@ -340,7 +340,7 @@ static void test_committed_without_memory(void **state)
 	(void)read_it(s);
 	for (uint64_t i = 1; i < step; i++)
 		if (committed[i])
-			assert_int_equal(state_of(s, 1, i), CKPT_REMOTE_THERE);
+			assert_int_equal(state_of(s, 1, i), CKPT_REMOTE_UPLOADED);
 	core_rig_close(&s->rig);
 }
 
@@ -389,7 +389,7 @@ static void test_too_late(void **state)
 	ckpt_upload_entry_unref(entry);
 	core_rig_close(&s->rig);
 	(void)read_it(s);
-	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_THERE);
+	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_UPLOADED);
 	assert_int_equal(state_of(s, 1, 2), CKPT_REMOTE_UNKNOWN);
 }
 
@@ -412,7 +412,7 @@ static void test_not_written(void **state)
 	assert_int_equal(core_rig_save(&s->rig, 2), 0);
 	core_rig_sleep(&s->rig, 6000);
 	assert_int_equal(read_it(s), 1);
-	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_THERE);
+	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_UPLOADED);
 	core_rig_close(&s->rig);
 }
 
@@ -548,7 +548,7 @@ static void test_no_memory(void **state)
 	assert_int_equal(core_rig_save(&s->rig, 1), 0);
 	core_rig_sleep(&s->rig, 6000);
 	(void)read_it(s);
-	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_THERE);
+	assert_int_equal(state_of(s, 1, 1), CKPT_REMOTE_UPLOADED);
 	core_rig_close(&s->rig);
 }
 

@@ -142,14 +142,14 @@ static void test_other_bytes(void **state)
 	assert_int_equal(try_numbers(s, 4, names, other), CKPT_EREPLICA);
 	crew_check_says(s, 0, "they were alike at step 3");
 	assert_int_equal(rig->fault.hits[rule], 0);
-	assert_int_equal(atomic_load(&rig->core.unproved), 0);
+	assert_int_equal(atomic_load(&rig->core.unchecked), 0);
 	/* One that cannot be read makes no step fail. */
 	(void)io_fault_add(&rig->fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00002", .error = -EIO});
 	assert_int_equal(try_numbers(s, 5, names, other), 0);
 	assert_true(core_rig_logged(
 		rig, CKPT_LOG_WARN, "bytes of what several of them write was not looked at"));
-	assert_int_equal(atomic_load(&rig->core.unproved), CKPT_UNPROVED_BOXES);
+	assert_int_equal(atomic_load(&rig->core.unchecked), CKPT_UNCHECKED_BOXES);
 }
 
 /* One save was too slow to compare them: the next one compares them again. */
@@ -173,8 +173,8 @@ static void test_other_bytes_late(void **state)
 		assert_int_equal(crew_end(s, rank), 0);
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
 		"bytes of what several of them write was not looked at: there was time to read"));
-	assert_int_equal(atomic_load(&rig->core.unproved), CKPT_UNPROVED_BOXES);
-	assert_string_equal(rig->core.unproved_boxes,
+	assert_int_equal(atomic_load(&rig->core.unchecked), CKPT_UNCHECKED_BOXES);
+	assert_string_equal(rig->core.unchecked_boxes,
 		"what several ranks have written at step 2 could not be read");
 	io_fault_clear(&rig->fault);
 	assert_int_equal(try_numbers(s, 3, names, other), CKPT_EREPLICA);
@@ -191,7 +191,7 @@ static void test_too_many_boxes(void **state)
 
 	rig->core.config.agree_boxes = 5;
 	assert_int_equal(try_numbers(s, 1, names, same), 0);
-	assert_int_equal(atomic_load(&rig->core.unproved), CKPT_UNPROVED_MANY);
+	assert_int_equal(atomic_load(&rig->core.unchecked), CKPT_UNCHECKED_MANY);
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "was not found out for all"));
 	assert_true(named_by(s, 1, 1).bytes > 0);
 	assert_int_equal(try_numbers(s, 2, names, other), CKPT_EREPLICA);
@@ -223,7 +223,7 @@ static void test_unreadable(void **state)
 	named_save(s, WORLD, 1, 1000);
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "was not looked at"));
 	/* Nobody says that several ranks write the same. */
-	assert_int_equal(atomic_load(&rig->core.unproved), 0);
+	assert_int_equal(atomic_load(&rig->core.unchecked), 0);
 	assert_int_equal(named_by(s, 1, 1).bytes, 0);
 	io_fault_clear(&rig->fault);
 	named_save(s, WORLD, 2, 1000);
@@ -301,7 +301,7 @@ static void test_other_nodes(void **state)
 	named_save(s, 2, 1, 1000);
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		s->rank[rank].core.config.node_store = true;
-		s->rank[rank].core.config.keeper = rank;
+		s->rank[rank].core.config.node_leader = rank;
 	}
 	core->config.agree_bytes = index_bytes(s) * 3 / 2;
 	/* Of those who make a survey nobody comes to its end. */
@@ -336,7 +336,7 @@ static void test_nothing_here(void **state)
 	ckpt_survey_start(&survey);
 	core_rig_run(&s->rank[0]);
 	assert_true(survey.task.finished);
-	assert_int_equal(survey.task.result, CKPT_EELSEWHERE);
+	assert_int_equal(survey.task.result, CKPT_EOTHERNODE);
 	assert_non_null(strstr(err.message, "no rank of the step has its files here"));
 	assert_int_equal(survey.elsewhere.count, 2);
 	ckpt_survey_clear(&survey);

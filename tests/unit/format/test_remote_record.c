@@ -25,9 +25,9 @@ static const struct ckpt_remote_record full = {.run_id = RUN,
 	.wall_ms = 1700000000000,
 	.known_generation = 2,
 	.known_step = 40,
-	.there_generation = 2,
-	.there_step = 10,
-	.there_wall_ms = 1600000000000,
+	.uploaded_generation = 2,
+	.uploaded_step = 10,
+	.uploaded_wall_ms = 1600000000000,
 	.waiting = waiting,
 	.waiting_count = 2,
 	.absent = {{.generation = 1, .step = 10, .code = CKPT_EINTEGRITY},
@@ -70,7 +70,7 @@ static void test_bytes(void **state)
 	assert_int_equal(back.waiting_count, 2);
 	assert_memory_equal(back.waiting, waiting, sizeof(waiting));
 	assert_memory_equal(back.absent, full.absent, sizeof(full.absent));
-	assert_int_equal(back.there_step, 10);
+	assert_int_equal(back.uploaded_step, 10);
 	assert_int_equal(back.known_step, 40);
 	assert_int_equal(back.code, CKPT_ENETWORK);
 	ckpt_remote_record_clear(&back);
@@ -79,7 +79,7 @@ static void test_bytes(void **state)
 	kit_check_bytes(&out, empty_body);
 	assert_int_equal(ckpt_remote_record_decode(out.data, out.len, "f", NULL, &back), 0);
 	assert_int_equal(back.known_generation, 0);
-	assert_int_equal(back.there_generation, 0);
+	assert_int_equal(back.uploaded_generation, 0);
 	assert_int_equal(back.code, 0);
 	ckpt_remote_record_clear(&back);
 	ckpt_buf_free(&out);
@@ -163,33 +163,34 @@ static void test_what_it_says(void **state)
 	struct ckpt_remote_record r = full;
 
 	(void)state;
-	assert_int_equal(ckpt_remote_record_state(&r, 2, 10), CKPT_REMOTE_THERE);
-	assert_int_equal(ckpt_remote_record_state(&r, 2, 15), CKPT_REMOTE_NOT); /* every 10 */
-	assert_int_equal(ckpt_remote_record_state(&r, 2, 20), CKPT_REMOTE_WAITS);
-	assert_int_equal(ckpt_remote_record_state(&r, 1, 20), CKPT_REMOTE_THERE);
-	assert_int_equal(ckpt_remote_record_state(&r, 1, 30), CKPT_REMOTE_WAITS);
+	assert_int_equal(ckpt_remote_record_state(&r, 2, 10), CKPT_REMOTE_UPLOADED);
+	assert_int_equal(ckpt_remote_record_state(&r, 2, 15), CKPT_REMOTE_EXCLUDED); /* every 10 */
+	assert_int_equal(ckpt_remote_record_state(&r, 2, 20), CKPT_REMOTE_PENDING);
+	assert_int_equal(ckpt_remote_record_state(&r, 1, 20), CKPT_REMOTE_UPLOADED);
+	assert_int_equal(ckpt_remote_record_state(&r, 1, 30), CKPT_REMOTE_PENDING);
 	assert_int_equal(ckpt_remote_record_state(&r, 1, 10), CKPT_REMOTE_FAILED);
 	assert_int_equal(ckpt_remote_record_why(&r, 1, 10), CKPT_EINTEGRITY);
-	assert_int_equal(ckpt_remote_record_state(&r, 2, 30), CKPT_REMOTE_NOT); /* removed there */
-	assert_int_equal(ckpt_remote_record_state(&r, 2, 40), CKPT_REMOTE_THERE);
+	assert_int_equal(
+		ckpt_remote_record_state(&r, 2, 30), CKPT_REMOTE_EXCLUDED); /* removed there */
+	assert_int_equal(ckpt_remote_record_state(&r, 2, 40), CKPT_REMOTE_UPLOADED);
 	/* Committed since. */
 	assert_int_equal(ckpt_remote_record_state(&r, 2, 50), CKPT_REMOTE_UNKNOWN);
 	assert_int_equal(ckpt_remote_record_state(&r, 3, 10), CKPT_REMOTE_UNKNOWN);
 	/* One that was given up: what is listed is, and of the rest behind the known nothing is said. */
 	r.known_step = 10;
-	assert_int_equal(ckpt_remote_record_state(&r, 2, 20), CKPT_REMOTE_WAITS);
-	assert_int_equal(ckpt_remote_record_state(&r, 2, 30), CKPT_REMOTE_NOT);
+	assert_int_equal(ckpt_remote_record_state(&r, 2, 20), CKPT_REMOTE_PENDING);
+	assert_int_equal(ckpt_remote_record_state(&r, 2, 30), CKPT_REMOTE_EXCLUDED);
 	assert_int_equal(ckpt_remote_record_state(&r, 2, 40), CKPT_REMOTE_UNKNOWN);
 	r.known_step = 40;
 	/* More wait than are listed: what is behind the last of them may. */
 	r.waiting_more = 1;
 	assert_int_equal(ckpt_remote_record_state(&r, 2, 40), CKPT_REMOTE_UNKNOWN);
-	assert_int_equal(ckpt_remote_record_state(&r, 2, 10), CKPT_REMOTE_THERE);
+	assert_int_equal(ckpt_remote_record_state(&r, 2, 10), CKPT_REMOTE_UPLOADED);
 	/* More are absent than are listed: what is before the first of them may be. */
 	r.absent_more = 1;
 	assert_int_equal(ckpt_remote_record_state(&r, 1, 0), CKPT_REMOTE_UNKNOWN);
 	assert_int_equal(ckpt_remote_record_state(&r, 1, 10), CKPT_REMOTE_FAILED);
-	assert_int_equal(ckpt_remote_record_state(&r, 2, 10), CKPT_REMOTE_THERE);
+	assert_int_equal(ckpt_remote_record_state(&r, 2, 10), CKPT_REMOTE_UPLOADED);
 }
 
 int main(void)

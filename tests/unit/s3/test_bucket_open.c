@@ -32,7 +32,7 @@ static void open_engine(const char *path, struct ckpt_engine_opts opts)
 
 	opts.size = sizeof(opts);
 	/* The remote store is asked for what it has over connections of their own: not here. */
-	opts.flags |= CKPT_ENGINE_NO_BRING;
+	opts.flags |= CKPT_ENGINE_NO_IMPORT;
 	opts.pool_bytes = 4 << 20;
 	opts.block_bytes = 1 << 20;
 	times = 0;

@@ -178,7 +178,7 @@ static void test_budget(void **state)
 }
 
 /* New keys, the clock and the region help once, at once and for nothing. */
-static void test_mended_once(void **state)
+static void test_repaired_once(void **state)
 {
 	static const enum ckpt_s3_verdict verdicts[] = {
 		CKPT_S3_REFRESH, CKPT_S3_CLOCK, CKPT_S3_MOVED};
@@ -288,7 +288,7 @@ int main(void)
 		cmocka_unit_test(test_attempts_that_are_asked_for),
 		cmocka_unit_test(test_budget),
 		cmocka_unit_test(test_spare),
-		cmocka_unit_test(test_mended_once),
+		cmocka_unit_test(test_repaired_once),
 		cmocka_unit_test(test_what_the_server_asks),
 		cmocka_unit_test(test_headers),
 	};

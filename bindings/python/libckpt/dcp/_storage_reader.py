@@ -49,7 +49,7 @@ class StorageReader(Base):
     node_store: True: `store` is that of this node, and every node of the job has one of its own.
         What a crash has left out of one of them is brought there first, so all ranks load
         together, and nobody else saves to it meanwhile. What a rank wants and another node has
-        raises ElsewhereError.
+        raises OtherNodeError.
     """
 
     def __init__(
