@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What it costs rank 0 to see whether very many ranks mean the same (engine/survey.h): from the manifest's
+ * What it costs rank 0 to see whether very many ranks mean the same (engine/save/rank_schema_survey.h): from the manifest's
  * records to a catalog under way that holds them all, and then its file, which is not written. The indexes are
  * real files in a directory of a step. Each run is a process of its own that reads from the disk, so its memory
  * is its own, too: a core without ranks beside it, and the backend of files that an engine would have.
@@ -20,8 +20,8 @@
 #include <ckpt/error.h>
 #include "bench_tool.h"
 #include "device/device.h"
-#include "engine/agree.h"
-#include "engine/survey.h"
+#include "engine/save/rank_schema.h"
+#include "engine/save/rank_schema_survey.h"
 #include "format/sealed.h"
 #include "io/io.h"
 #include "layouts.h"
@@ -158,7 +158,7 @@ static struct looked look(void)
 {
 	static struct machine m;
 	struct ckpt_error err = {.size = sizeof(err)};
-	struct ckpt_pick pick = {.chosen = {.generation = GENERATION, .step = STEP}};
+	struct ckpt_select pick = {.chosen = {.generation = GENERATION, .step = STEP}};
 	struct looked l = {0};
 	struct rusage usage;
 
@@ -166,13 +166,13 @@ static struct looked look(void)
 	for (uint32_t i = 0; i < pick.manifest.world; i++)
 		l.bytes += pick.manifest.ranks[i].index_bytes;
 	start_machine(&m, pick.manifest.world);
-	struct ckpt_survey survey = {.core = &m.core,
+	struct ckpt_schema_survey survey = {.core = &m.core,
 		.pick = &pick,
-		.window = CKPT_AGREE_BYTES_MAX / 4,
+		.window = CKPT_RANK_SCHEMA_BYTES_MAX / 4,
 		.until_ns = UINT64_MAX,
 		.err = &err};
 	uint64_t begun = bench_now_ns();
-	ckpt_survey_start(&survey);
+	ckpt_schema_survey_start(&survey);
 	for (;;) {
 		uint64_t deadline_ns = ckpt_core_step(&m.core);
 		if (survey.task.finished)

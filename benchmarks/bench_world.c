@@ -10,8 +10,8 @@
  *
  * Measured: from that record on until rank 0's manifest is durable and the outcome can be read by all; and
  * what goes through the service. Before the first step of a layout is published, rank 0 has to read all
- * indexes (engine/agree.h), so this step stands by itself. A follower asks again after a part of what it has
- * waited (engine/talk.c), so they know by then and one such pause, which is added.
+ * indexes (engine/save/rank_schema.h), so this step stands by itself. A follower asks again after a part of what it has
+ * waited (engine/ranks/exchange_call.c), so they know by then and one such pause, which is added.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -37,10 +37,10 @@
 #define TIMEOUT_MS     600000
 #define PATH_BYTES     (CKPT_PATH_MAX + 300)
 #define KEYS           256 /* that rank 0 has put and not dropped */
-/* A follower pauses for a 32nd of what it has waited (engine/talk.c), and at least by the size of the job. */
+/* A follower pauses for a 32nd of what it has waited (engine/ranks/exchange_call.c), and at least by the size of the job. */
 #define PAUSE_PART     32
 #define PAUSE_MAX_MS   100.0
-#define ASK_BY_RANK_MS 0.02 /* engine/save_follow.c */
+#define ASK_BY_RANK_MS 0.02 /* engine/save/commit_follower.c */
 
 struct options {
 	struct bench_common common;

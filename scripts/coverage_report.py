@@ -22,13 +22,13 @@ ASSERTION = re.compile(r"\bCKPT_ASSERT(\(|_NO_OTHER\b)")
 
 # What must be taken whole: a branch that no test takes here is a step that may be lost some day.
 WHOLE = {
-    "commit": "engine/save.c engine/save_end.c engine/save_draft.c engine/lane.c",
-    "recovery": "engine/open.c engine/scan.c engine/scanner.c engine/lineage.c engine/pick.c "
-    "engine/road.c engine/restore_run.c",
-    "retention": "engine/keeper.c engine/retention.c engine/removal.c engine/remover.c",
-    "fencing": "engine/claim.c",
-    "verification": "engine/shard.c engine/fetch.c engine/fetch_block.c engine/findings.c "
-    "engine/quarantine.c",
+    "commit": "engine/save/save.c engine/save/cleanup.c engine/save/builder.c engine/save/pipeline.c",
+    "recovery": "engine/lineage/open.c engine/lineage/scan.c engine/lineage/scanner.c engine/lineage/lineage.c engine/lineage/select_step.c "
+    "engine/restore/sink.c engine/restore/fsm.c",
+    "retention": "engine/gc/gc.c engine/gc/retention.c engine/gc/delete_step.c engine/gc/delete_command.c",
+    "fencing": "engine/lineage/claim.c",
+    "verification": "engine/shard/shard.c engine/shard/read.c engine/shard/read_block.c engine/shard/findings.c "
+    "engine/lineage/quarantine.c",
     # What all of them stand on: the order in which things become durable, and its failures.
     "store": "store/store.c store/store_file.c store/store_file_error.c store/store_file_names.c "
     "store/store_file_shard.c store/store_file_small.c",

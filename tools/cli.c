@@ -12,7 +12,7 @@
 
 #define BACK_MAX  UINT64_C(1000000)
 #define GRACE_MAX UINT64_C(1000000)
-#define GRACE_S   600 /* CKPT_BURIAL_GRACE_S */
+#define GRACE_S   600 /* CKPT_TWO_PHASE_DELETE_GRACE_S */
 
 #define INTERRUPTED "interrupted"
 

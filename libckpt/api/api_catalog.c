@@ -11,8 +11,8 @@
 #include "api/copyin.h"
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "engine/keeper.h"
-#include "engine/lister.h"
+#include "engine/gc/gc.h"
+#include "engine/runtime/commands.h"
 
 static bool passed_over(struct ckpt_scan *scan, const struct ckpt_scan_step *s)
 {
@@ -269,10 +269,10 @@ int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step)
 	int r = ckpt_check_fork(engine);
 	if (r < 0)
 		return r;
-	command = ckpt_remover_new(ckpt_runtime_core(engine), step);
+	command = ckpt_delete_command_new(ckpt_runtime_core(engine), step);
 	if (!command)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
-	r = ckpt_runtime_run(engine, command, ckpt_remover_body, err);
+	r = ckpt_runtime_run(engine, command, ckpt_delete_command_body, err);
 	ckpt_command_unref(command);
 	return r;
 }

@@ -3,7 +3,7 @@
 #ifndef CKPT_API_CATALOG_H
 #define CKPT_API_CATALOG_H
 
-#include "engine/scan.h"
+#include "engine/lineage/scan.h"
 #include "format/remote_record.h"
 
 struct ckpt_catalog {

@@ -8,8 +8,8 @@
 #include "base/fail.h"
 #include "base/thread.h"
 #include "base/utf8.h"
-#include "engine/lister.h"
-#include "engine/runtime_bring.h"
+#include "engine/runtime/commands.h"
+#include "engine/runtime/import.h"
 
 #define BLOCK_DEFAULT   (UINT32_C(8) << 20)
 #define BLOCK_MIN       (UINT32_C(64) << 10)
@@ -140,7 +140,7 @@ static int bring(const char *path, const struct ckpt_engine_opts *opts,
 {
 	struct ckpt_engine_opts copy = {0};
 	struct ckpt_error *err = ckpt_error_here();
-	struct ckpt_bring bring;
+	struct ckpt_import bring;
 
 	if (!path || !*path || !opts || !ret_generation || !ret_step)
 		return ckpt_fail(err, -EINVAL,
@@ -155,11 +155,11 @@ static int bring(const char *path, const struct ckpt_engine_opts *opts,
 		return ckpt_fail(err, -EINVAL,
 			"ckpt_engine_bring_ranks: the ranks of a node have a store only with "
 			"CKPT_ENGINE_NODE_STORE");
-	r = ckpt_runtime_bring(path, &copy, near, err, &bring);
+	r = ckpt_runtime_import(path, &copy, near, err, &bring);
 	if (r < 0)
 		return r;
-	*ret_generation = bring.brought ? bring.generation : 0;
-	*ret_step = bring.brought ? bring.step : 0;
+	*ret_generation = bring.imported ? bring.generation : 0;
+	*ret_step = bring.imported ? bring.step : 0;
 	return 0;
 }
 

@@ -8,8 +8,8 @@
 #include "api/copyin.h"
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "engine/indexer.h"
-#include "engine/runtime.h"
+#include "engine/restore/index_reader.h"
+#include "engine/runtime/runtime.h"
 
 #define FREE_TIMEOUT_MS 10000 /* as ckpt_engine_close() */
 
@@ -115,7 +115,7 @@ int ckpt_restore_find(const struct ckpt_restore *restore, const char *name, size
 
 uint32_t ckpt_restore_world(const struct ckpt_restore *restore)
 {
-	return ckpt_restore_ranks(restore);
+	return ckpt_restore_rank_count(restore);
 }
 
 const char *ckpt_restore_replicas(const struct ckpt_restore *restore)
@@ -126,7 +126,7 @@ const char *ckpt_restore_replicas(const struct ckpt_restore *restore)
 /* The step is open, and that many ranks wrote it. */
 static int check_rank(const struct ckpt_restore *restore, uint32_t rank)
 {
-	uint32_t world = ckpt_restore_ranks(restore);
+	uint32_t world = ckpt_restore_rank_count(restore);
 
 	if (world == 0)
 		return ckpt_fail(ckpt_error_here(), -EINVAL, "the restore holds no index");
@@ -144,7 +144,7 @@ int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank, co
 	if (r < 0)
 		return r;
 	*ret_node = ckpt_restore_rank_node_name(restore, rank);
-	*ret_other_node = ckpt_restore_rank_elsewhere(restore, rank, NULL) < 0;
+	*ret_other_node = ckpt_restore_rank_other_node(restore, rank, NULL) < 0;
 	return 0;
 }
 
@@ -157,17 +157,18 @@ static int read_index(struct ckpt_restore *restore, uint32_t rank)
 	if (gone(restore))
 		return ckpt_fail(ckpt_error_here(), CKPT_ECLOSED,
 			"the engine was closed before the index of rank %u was read", rank);
-	struct ckpt_command *command = ckpt_runtime_command(
-		engine, sizeof(struct ckpt_indexer), ckpt_indexer_clear, ckpt_error_here());
+	struct ckpt_command *command = ckpt_runtime_command(engine,
+		sizeof(struct ckpt_index_reader), ckpt_index_reader_clear, ckpt_error_here());
 	if (!command)
 		return -ENOMEM;
-	struct ckpt_indexer *indexer = CKPT_CONTAINER(command, struct ckpt_indexer, command);
-	indexer->restore = ckpt_restore_ref(restore);
-	indexer->rank = rank;
-	int r = ckpt_runtime_run(engine, command, ckpt_indexer_body, ckpt_error_here());
+	struct ckpt_index_reader *index_reader =
+		CKPT_CONTAINER(command, struct ckpt_index_reader, command);
+	index_reader->restore = ckpt_restore_ref(restore);
+	index_reader->rank = rank;
+	int r = ckpt_runtime_run(engine, command, ckpt_index_reader_body, ckpt_error_here());
 	if (r == 0) {
-		r = ckpt_restore_put_index(restore, rank, indexer->index);
-		indexer->index = NULL;
+		r = ckpt_restore_put_index(restore, rank, index_reader->index);
+		index_reader->index = NULL;
 		if (r < 0)
 			(void)ckpt_fail(ckpt_error_here(), r, "out of memory");
 	}
@@ -196,7 +197,7 @@ int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, co
 	int r = check_rank(restore, rank);
 
 	if (r == 0)
-		r = ckpt_restore_rank_elsewhere(restore, rank, ckpt_error_here());
+		r = ckpt_restore_rank_other_node(restore, rank, ckpt_error_here());
 	return r < 0 ? r : give_meta(restore, rank, ret_json, ret_length);
 }
 

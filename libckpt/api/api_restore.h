@@ -3,8 +3,8 @@
 #ifndef CKPT_API_RESTORE_H
 #define CKPT_API_RESTORE_H
 
-#include "engine/restore.h"
-#include "engine/runtime.h"
+#include "engine/restore/restore.h"
+#include "engine/runtime/runtime.h"
 
 /* Checks the arguments and words what is wrong with them. */
 int ckpt_api_restore_new(struct ckpt_engine *engine, uint64_t step, enum ckpt_restore_sink sink,

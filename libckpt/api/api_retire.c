@@ -7,9 +7,9 @@
 #include "api/copyin.h"
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "engine/burial.h"
-#include "engine/keeper.h"
-#include "engine/runtime.h"
+#include "engine/gc/gc.h"
+#include "engine/gc/two_phase_delete.h"
+#include "engine/runtime/runtime.h"
 
 int ckpt_catalog_expire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every)
 {
@@ -40,7 +40,7 @@ int ckpt_catalog_expire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64
 
 /* Carries out one act, if the list says that it may be. */
 static int act(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index,
-	enum ckpt_burial_act what)
+	enum ckpt_two_phase_delete_act what)
 {
 	struct ckpt_error *err = ckpt_error_here();
 
@@ -53,42 +53,43 @@ static int act(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, s
 		return r;
 	const struct ckpt_scan_step *s = &catalog->scan.steps[index];
 	/* What somebody else has marked is noted, whatever this list says of it. */
-	bool watch = what == CKPT_BURIAL_MARK && s->deleting;
-	if (!watch && (catalog->expired[index] != (what != CKPT_BURIAL_UNMARK) ||
-			      (what != CKPT_BURIAL_MARK && !s->deleting)))
+	bool watch = what == CKPT_TWO_PHASE_DELETE_MARK && s->deleting;
+	if (!watch && (catalog->expired[index] != (what != CKPT_TWO_PHASE_DELETE_UNMARK) ||
+			      (what != CKPT_TWO_PHASE_DELETE_MARK && !s->deleting)))
 		return ckpt_fail(err, -EINVAL, "step %llu is %s, and %s: that may not be done",
 			(unsigned long long)s->step, catalog->expired[index] ? "to go" : "to stay",
 			s->deleting ? "marked" : "not marked");
-	if (what == CKPT_BURIAL_UNMARK && s->state == CKPT_STEP_BROKEN)
+	if (what == CKPT_TWO_PHASE_DELETE_UNMARK && s->state == CKPT_STEP_BROKEN)
 		return ckpt_fail(err, -EINVAL,
 			"step %llu cannot be read, so its mark stays: that may not be done",
 			(unsigned long long)s->step);
-	struct ckpt_command *command = ckpt_burier_new(ckpt_runtime_core(engine));
+	struct ckpt_command *command = ckpt_two_phase_command_new(ckpt_runtime_core(engine));
 	if (!command)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
-	struct ckpt_burial *burial = &CKPT_CONTAINER(command, struct ckpt_burier, command)->burial;
-	burial->act = watch ? CKPT_BURIAL_WATCH : what;
-	burial->newest = ckpt_scan_newest_claim(&catalog->scan);
-	burial->generation = s->generation;
-	burial->step = s->step;
-	r = ckpt_runtime_run(engine, command, ckpt_burier_body, err);
+	struct ckpt_two_phase_delete *two_phase =
+		&CKPT_CONTAINER(command, struct ckpt_two_phase_command, command)->two_phase;
+	two_phase->act = watch ? CKPT_TWO_PHASE_DELETE_WATCH : what;
+	two_phase->newest = ckpt_scan_newest_claim(&catalog->scan);
+	two_phase->generation = s->generation;
+	two_phase->step = s->step;
+	r = ckpt_runtime_run(engine, command, ckpt_two_phase_command_body, err);
 	ckpt_command_unref(command);
 	return r;
 }
 
 int ckpt_catalog_mark(struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index)
 {
-	return act(engine, catalog, index, CKPT_BURIAL_MARK);
+	return act(engine, catalog, index, CKPT_TWO_PHASE_DELETE_MARK);
 }
 
 int ckpt_catalog_unmark(
 	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index)
 {
-	return act(engine, catalog, index, CKPT_BURIAL_UNMARK);
+	return act(engine, catalog, index, CKPT_TWO_PHASE_DELETE_UNMARK);
 }
 
 int ckpt_catalog_remove_marked(
 	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index)
 {
-	return act(engine, catalog, index, CKPT_BURIAL_REMOVE);
+	return act(engine, catalog, index, CKPT_TWO_PHASE_DELETE_REMOVE);
 }

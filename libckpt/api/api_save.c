@@ -8,9 +8,9 @@
 #include "base/alloc.h"
 #include "base/fail.h"
 #include "base/thread.h"
-#include "engine/runtime.h"
-#include "engine/uploader.h"
-#include "engine/save.h"
+#include "engine/runtime/runtime.h"
+#include "engine/copy/upload_queue.h"
+#include "engine/save/save.h"
 
 int ckpt_save_begin(struct ckpt_engine *engine, uint64_t step, const struct ckpt_save_opts *opts,
 	struct ckpt_save **ret_save)

@@ -4,7 +4,7 @@
 #define CKPT_API_COPYIN_H
 
 #include "base/attr.h"
-#include "engine/runtime.h"
+#include "engine/runtime/runtime.h"
 
 /*
  * Copies a caller's struct to `to` (`size` bytes): fields that an older caller lacks are zero. -E2BIG

@@ -59,7 +59,7 @@ bool ckpt_node_item_among(
 void ckpt_node_record_unite(struct ckpt_node_record *all, const struct ckpt_node_record *other);
 
 /*
- * Keys, of CKPT_EXCHANGE_KEY_MAX bytes: of one rank, of all, of a keeper that has what was brought to it, of a
+ * Keys, of CKPT_EXCHANGE_KEY_MAX bytes: of one rank, of all, of a node leader that has what was brought to it, of a
  * claim and of a commit that are brought.
  */
 void ckpt_key_node(char *out, uint32_t rank);

@@ -9,11 +9,11 @@
 #include "format/manifest.h"
 
 /* Of what something failed with, the final NUL included. */
-#define CKPT_REASON_CHARS 640
+#define CKPT_REASON_CHARS         640
 /* Of digests of what several ranks hold alike. */
-#define CKPT_ALIKE_CHARS  772
+#define CKPT_REPLICA_DIGEST_CHARS 772
 /* Of how two ranks differ. */
-#define CKPT_CLUE_CHARS   412
+#define CKPT_CLUE_CHARS           412
 
 /* How something ended, and what. */
 struct ckpt_verdict {
@@ -29,14 +29,14 @@ struct ckpt_outcome {
 	struct ckpt_verdict verdict;
 	/* What the ranks hold alike was compared. Of a commit `verdict.reason` says what they differ in; "": nothing. */
 	bool alike;
-	/* Of groups of which ranks write copies of their own: they were compared, and which differ, see engine/alike.h. */
+	/* Of groups of which ranks write copies of their own: they were compared, and which differ, see engine/ranks/replica_digest.h. */
 	bool compared;
 	uint64_t differ;
 	bool open; /* it has failed, and may be there all the same: nobody may say that it is durable */
 	char attempt[CKPT_ATTEMPT_CHARS];
 	uint64_t bytes; /* of all shards */
 	char clue
-		[CKPT_CLUE_CHARS]; /* how ranks differ, where rank 0 has no names of it, see engine/alike.h; "": no clue */
+		[CKPT_CLUE_CHARS]; /* how ranks differ, where rank 0 has no names of it, see engine/ranks/replica_digest.h; "": no clue */
 };
 
 /* One rank's part of a step: durable, and then `rank` is what the manifest says; or failed. */
@@ -45,9 +45,10 @@ struct ckpt_rank_record {
 	struct ckpt_manifest_rank rank;
 	struct ckpt_digest
 		plan; /* of names, types and boxes: what it describes, whatever the bytes are */
-	struct ckpt_digest common;    /* of what all ranks must have alike */
-	uint64_t balance;             /* adds up to 0 with those of the other ranks */
-	char alike[CKPT_ALIKE_CHARS]; /* digests of that, see engine/alike.h; "": none */
+	struct ckpt_digest common; /* of what all ranks must have alike */
+	uint64_t balance;          /* adds up to 0 with those of the other ranks */
+	char alike
+		[CKPT_REPLICA_DIGEST_CHARS]; /* digests of that, see engine/ranks/replica_digest.h; "": none */
 };
 
 /* Into an empty `out`. -ENOMEM. */

@@ -4,8 +4,8 @@
  * again for every save and restore. Belongs to the core's thread, but for the toucher. What was written to a slot stays
  * in it until somebody gets it again.
  *
- * It may grow: more slots behind those that it has, which become its own when their memory is there (engine/growth.h
- * sees to that). It may shrink again, from its end on, to what it was opened with (engine/shrink.h).
+ * It may grow: more slots behind those that it has, which become its own when their memory is there (engine/core/pool_growth.h
+ * sees to that). It may shrink again, from its end on, to what it was opened with (engine/core/pool_shrink.h).
  */
 #ifndef CKPT_STAGING_POOL_H
 #define CKPT_STAGING_POOL_H

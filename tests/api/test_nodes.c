@@ -39,7 +39,7 @@ static void test_resume(void **state)
 }
 
 /* As if the node had died between the outcome and its own manifest. */
-static void test_brought(void **state)
+static void test_imported(void **state)
 {
 	struct job *job = *state;
 
@@ -356,7 +356,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_one_outcome, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_resume, job_set_up, job_tear_down),
-		cmocka_unit_test_setup_teardown(test_brought, job_set_up, job_tear_down),
+		cmocka_unit_test_setup_teardown(test_imported, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_new_node, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_retention, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_abort, job_set_up, job_tear_down),

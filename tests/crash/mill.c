@@ -210,10 +210,10 @@ int mill_claim(struct mill *mill)
 int mill_remove(struct mill *mill, uint64_t step)
 {
 	sim_memory_enter(mill->owner);
-	struct ckpt_command *remover = ckpt_remover_new(&mill->core, step);
+	struct ckpt_command *remover = ckpt_delete_command_new(&mill->core, step);
 	sim_memory_enter(0);
 	CKPT_ASSERT(remover != NULL);
-	int r = run_command(mill, remover, ckpt_remover_body);
+	int r = run_command(mill, remover, ckpt_delete_command_body);
 	if (r == MILL_DEAD)
 		return r;
 	sim_memory_enter(mill->owner);

@@ -6,12 +6,12 @@
 #ifndef CRASH_MILL_H
 #define CRASH_MILL_H
 
-#include "engine/claim.h"
-#include "engine/keeper.h"
-#include "engine/lister.h"
-#include "engine/open.h"
-#include "engine/restore.h"
-#include "engine/save.h"
+#include "engine/gc/gc.h"
+#include "engine/lineage/claim.h"
+#include "engine/lineage/open.h"
+#include "engine/restore/restore.h"
+#include "engine/runtime/commands.h"
+#include "engine/save/save.h"
 #include "sim/sim_device.h"
 #include "sim/sim_env.h"
 #include "sim/sim_io.h"

@@ -6,7 +6,7 @@
 #ifndef CRASH_PAST_H
 #define CRASH_PAST_H
 
-#include "engine/scan.h"
+#include "engine/lineage/scan.h"
 #include "sim/sim.h"
 
 #define PAST_STEPS 64

@@ -112,7 +112,7 @@ static void put(unsigned f, const void *bytes, size_t size)
 		return;
 	victim_spoil(&victim, f, bytes, size);
 	judge_look(&judge);
-	victim_mend(&victim, f);
+	victim_repair(&victim, f);
 }
 
 /* Every shorter length, of shards every seventh; longer by bytes of several kinds; none at all. */
@@ -144,7 +144,7 @@ static void run_lengths(void)
 		say("%s is gone", file->path);
 		victim_unlink(&victim, f);
 		judge_look(&judge);
-		victim_mend(&victim, f);
+		victim_repair(&victim, f);
 	}
 	drop_reader();
 }
@@ -206,8 +206,8 @@ static void run_swaps(void)
 			victim_spoil(&victim, a, y->bytes, y->size);
 			victim_spoil(&victim, b, x->bytes, x->size);
 			judge_look(&judge);
-			victim_mend(&victim, a);
-			victim_mend(&victim, b);
+			victim_repair(&victim, a);
+			victim_repair(&victim, b);
 		}
 	say("all files of the two steps swapped");
 	for (unsigned f = 0; f < victim.files; f++)
@@ -315,7 +315,7 @@ static void run_random(uint64_t seed, uint64_t count)
 		judge_one(&judge, (unsigned)dice_below(&dice, victim.tensors));
 		for (unsigned f = 0; f < victim.files; f++)
 			if (touched[f])
-				victim_mend(&victim, f);
+				victim_repair(&victim, f);
 	}
 	drop_reader();
 }

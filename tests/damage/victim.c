@@ -343,7 +343,7 @@ void victim_unlink(struct victim *victim, unsigned file)
 	f->gone = true;
 }
 
-void victim_mend(struct victim *victim, unsigned file)
+void victim_repair(struct victim *victim, unsigned file)
 {
 	victim_spoil(victim, file, victim->file[file].bytes, victim->file[file].size);
 }
@@ -366,6 +366,6 @@ void victim_reset(struct victim *victim)
 			*p = '/';
 		}
 		victim->file[i].gone = true;
-		victim_mend(victim, i);
+		victim_repair(victim, i);
 	}
 }

@@ -75,7 +75,7 @@ void victim_flip(struct victim *victim, unsigned file, size_t offset, unsigned c
 void victim_unlink(struct victim *victim, unsigned file);
 bool victim_differs(const struct victim_file *file);
 /* Gives a file back what it held. */
-void victim_mend(struct victim *victim, unsigned file);
+void victim_repair(struct victim *victim, unsigned file);
 /* Removes all that the store holds and makes it anew, byte for byte. */
 void victim_reset(struct victim *victim);
 

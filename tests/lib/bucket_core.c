@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "engine/open.h"
+#include "engine/lineage/open.h"
 #include "lib/test.h"
 
 #define S_NS UINT64_C(1000000000)

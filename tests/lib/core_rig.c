@@ -11,11 +11,11 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "engine/claim.h"
-#include "engine/keeper.h"
-#include "engine/lister.h"
-#include "engine/open.h"
-#include "engine/restore_state.h"
+#include "engine/gc/gc.h"
+#include "engine/lineage/claim.h"
+#include "engine/lineage/open.h"
+#include "engine/restore/restore_state.h"
+#include "engine/runtime/commands.h"
 #include "lib/fence.h"
 
 #define BLOCK       UINT32_C(65536)
@@ -340,7 +340,7 @@ int core_rig_claim(struct core_rig *rig)
 
 int core_rig_remove(struct core_rig *rig, uint64_t step)
 {
-	return command(rig, ckpt_remover_new(&rig->core, step), ckpt_remover_body);
+	return command(rig, ckpt_delete_command_new(&rig->core, step), ckpt_delete_command_body);
 }
 
 int core_rig_adopt(struct core_rig *rig, uint64_t generation, uint64_t step)
@@ -355,21 +355,21 @@ int core_rig_adopt(struct core_rig *rig, uint64_t generation, uint64_t step)
 	return command(rig, c, ckpt_adopter_body);
 }
 
-int core_rig_bury(
-	struct core_rig *rig, enum ckpt_burial_act act, uint64_t generation, uint64_t step)
+int core_rig_bury(struct core_rig *rig, enum ckpt_two_phase_delete_act act, uint64_t generation,
+	uint64_t step)
 {
-	struct ckpt_command *c = ckpt_burier_new(&rig->core);
+	struct ckpt_command *c = ckpt_two_phase_command_new(&rig->core);
 
 	if (c) {
-		struct ckpt_burial *burial =
-			&CKPT_CONTAINER(c, struct ckpt_burier, command)->burial;
-		burial->act = act;
-		burial->newest =
+		struct ckpt_two_phase_delete *two_phase =
+			&CKPT_CONTAINER(c, struct ckpt_two_phase_command, command)->two_phase;
+		two_phase->act = act;
+		two_phase->newest =
 			rig->listed ? rig->listed : ckpt_scan_newest_claim(&rig->core.scan);
-		burial->generation = generation;
-		burial->step = step;
+		two_phase->generation = generation;
+		two_phase->step = step;
 	}
-	return command(rig, c, ckpt_burier_body);
+	return command(rig, c, ckpt_two_phase_command_body);
 }
 
 void core_rig_close(struct core_rig *rig)

@@ -7,10 +7,10 @@
 #ifndef CKPT_TESTS_CORE_RIG_H
 #define CKPT_TESTS_CORE_RIG_H
 
-#include "engine/burial.h"
-#include "engine/core.h"
-#include "engine/restore.h"
-#include "engine/save.h"
+#include "engine/core/core.h"
+#include "engine/gc/two_phase_delete.h"
+#include "engine/restore/restore.h"
+#include "engine/save/save.h"
 #include "lib/io_fault.h"
 
 struct core_rig_config {
@@ -92,8 +92,8 @@ void core_rig_sleep_ranks(struct core_rig *ranks, uint32_t world, uint64_t ms);
 int core_rig_claim(struct core_rig *rig);
 int core_rig_remove(struct core_rig *rig, uint64_t step);
 int core_rig_adopt(struct core_rig *rig, uint64_t generation, uint64_t step);
-int core_rig_bury(
-	struct core_rig *rig, enum ckpt_burial_act act, uint64_t generation, uint64_t step);
+int core_rig_bury(struct core_rig *rig, enum ckpt_two_phase_delete_act act, uint64_t generation,
+	uint64_t step);
 
 /* A step of `count` tensors of `floats` numbers each. Prepared, and not posted. */
 struct ckpt_save *core_rig_prepare(

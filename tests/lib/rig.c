@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/thread.h"
-#include "engine/lister.h"
-#include "engine/open.h"
+#include "engine/lineage/open.h"
+#include "engine/runtime/commands.h"
 #include "format/layout.h"
 #include "io/io_direct.h"
 #include "lib/hang_inbox.h"

@@ -9,9 +9,9 @@
 #include <stdatomic.h>
 #include <pthread.h>
 
-#include "engine/core.h"
-#include "engine/restore.h"
-#include "engine/runtime.h"
+#include "engine/core/core.h"
+#include "engine/restore/restore.h"
+#include "engine/runtime/runtime.h"
 
 struct rig_io {
 	struct ckpt_io io;

@@ -7,7 +7,7 @@
 #define CKPT_TESTS_SPREAD_H
 
 #include <ckpt/restore.h>
-#include "engine/box.h"
+#include "engine/reshard/box.h"
 #include "lib/craft.h"
 #include "lib/dice.h"
 

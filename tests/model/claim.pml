@@ -4,9 +4,9 @@
  * again.
  *
  * What stands for what:
- *   open     hold_body, scan_body (open.c)
- *   look     look_body, take_own_try (claim.c)
- *   publish  last_taken, prepare, publish_body, adopt_claim (claim.c); publish_body, publish_sync_body
+ *   open     hold_body, scan_body (lineage/open.c)
+ *   look     look_body, take_own_try (lineage/claim.c)
+ *   publish  last_taken, prepare, publish_body, adopt_claim (lineage/claim.c); publish_body, publish_sync_body
  *            (store_file_small.c), which take the new claim's lock before anybody knows its name
  *
  * Every request may fail. A rename that answered with an error may have been made, or be made later. A claim

@@ -4,14 +4,14 @@
  * generation with that step as its parent, save, and retire old steps, and readers beside them.
  *
  * What stands for what:
- *   open      hold_body, scan_body (open.c): the newest claim is listed, locked, and still the newest
- *   pick      ckpt_scanner_start (scanner.c); ckpt_lineage_mark, ckpt_lineage_choose (lineage.c); choose,
- *             take_lock, take_manifest (pick.c); _nothing_there (_load.py)
- *   adopt     ckpt_adopter_body (lister.c), while the step is still open
- *   claim     look_body, parent_body, publish_body, adopt_claim (claim.c)
- *   save      publish_body, check_fence (save.c); committed (save_end.c)
- *   Keeper    next_retired (keeper.c), ckpt_retention_next (retention.c); lock_body, fence_body, unlink_body,
- *             empty_body (removal.c)
+ *   open      hold_body, scan_body (lineage/open.c): the newest claim is listed, locked, and still the newest
+ *   pick      ckpt_scanner_start (lineage/scanner.c); ckpt_lineage_mark, ckpt_lineage_choose (lineage/lineage.c); choose,
+ *             take_lock, take_manifest (lineage/select_step.c); _nothing_there (_load.py)
+ *   adopt     ckpt_adopter_body (runtime/commands.c), while the step is still open
+ *   claim     look_body, parent_body, publish_body, adopt_claim (lineage/claim.c)
+ *   save      publish_body, check_fence (save/save.c); committed (save/cleanup.c)
+ *   Keeper    next_retired (gc/gc.c), ckpt_retention_next (gc/retention.c); lock_body, fence_body, unlink_body,
+ *             empty_body (gc/delete_step.c)
  *
  * A request to the store is one atomic step, and its process may die before each. What was not synced a power
  * cut keeps or loses, name by name. MACHINES 1: everybody sees everybody's locks. MACHINES 2: the first

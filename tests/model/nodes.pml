@@ -5,10 +5,10 @@
  * node.
  *
  * What stands for what:
- *   Rank     one keeper. Opening: ckpt_open_hello_body, lead_body, follow_body (open_nodes.c), fetch_body with
- *            is_new, is_lacking and look_at_files (open_bring.c). Settling: next_unsettled (keeper.c),
- *            settle_body, empty_body (removal.c). A save: save_body, ckpt_save_decide_body, ckpt_save_ask_body,
- *            read_body, install_body (save_decide.c), and what ckpt_save_end_body does with the files
+ *   Rank     one keeper. Opening: ckpt_open_hello_body, lead_body, follow_body (lineage/open_sync.c), fetch_body with
+ *            is_new, is_lacking and look_at_files (lineage/open_catchup.c). Settling: next_unsettled (gc/gc.c),
+ *            settle_body, empty_body (gc/delete_step.c). A save: save_body, ckpt_save_commit_nodes_body, ckpt_save_ask_body,
+ *            read_body, install_body (save/commit_nodes.c), and what ckpt_save_end_body does with the files
  *   put      the outcome's key in the exchange, which is put once; the answer may be lost
  *   publish  ckpt_file_put_body, publish_body, publish_sync_body (store_file_small.c)
  *   Starts   the launcher: what is left of a start is dead, as the stores' locks see to, when the next begins

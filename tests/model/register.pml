@@ -4,12 +4,12 @@
  * goes on while later generations settle what it left undecided, and power cuts.
  *
  * What stands for what:
- *   Writer   save_body, file_body, index_body, publish_body, check_fence (save.c); ckpt_save_end_body,
- *            abort_body (save_end.c)
+ *   Writer   save_body, file_body, index_body, publish_body, check_fence (save/save.c); ckpt_save_end_body,
+ *            abort_body (save/cleanup.c)
  *   publish  ckpt_file_put_body, put_write_body, publish_body, publish_sync_body (store_file_small.c)
- *   Settler  ckpt_scanner_start (scanner.c), next_unsettled (keeper.c), fence_body, settle_body, empty_body
- *            (removal.c); with TIDY also next_retired, lock_body, unlink_body for the record of an abort
- *   Reader   pick_body (pick.c) and what reads the files that the manifest names
+ *   Settler  ckpt_scanner_start (lineage/scanner.c), next_unsettled (gc/gc.c), fence_body, settle_body, empty_body
+ *            (gc/delete_step.c); with TIDY also next_retired, lock_body, unlink_body for the record of an abort
+ *   Reader   pick_body (lineage/select_step.c) and what reads the files that the manifest names
  *
  * Every request may fail, and a rename that answers with an error may have been made. Names and contents that
  * were not synced are each lost or kept by a power cut, on their own.

@@ -4,11 +4,11 @@
  * somebody else who removes there; and a reader.
  *
  * What stands for what:
- *   Job      list_body, send_body (upload_place.c): the claim, by If-None-Match, before anything else; look_body
- *            (upload_look.c); ckpt_upload_rank_body, commit_body, publish_body (upload.c)
- *   Remover  undertaker_body, next_act (undertaker.c), cmd_prune.c; mark_body, remove_body, take_over_body, manifest_body,
- *            indexes_body, shards_body, stone_body (burial.c)
- *   Reader   ckpt_lineage_choose (lineage.c)
+ *   Job      list_body, send_body (copy/upload_dest.c): the claim, by If-None-Match, before anything else; look_body
+ *            (copy/upload_probe.c); ckpt_upload_rank_body, commit_body, publish_body (copy/upload.c)
+ *   Remover  undertaker_body, next_act (copy/remote_gc.c), cmd_prune.c; mark_body, remove_body, take_over_body, manifest_body,
+ *            indexes_body, shards_body, stone_body (gc/two_phase_delete.c)
+ *   Reader   ckpt_lineage_choose (lineage/lineage.c)
  *
  * A request is one atomic step. Its process may die before it; one that is under way when its process dies lands as if that
  * had lived a little longer. A lost answer is asked for again: a manifest that is there is then found to be the

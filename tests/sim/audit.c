@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/keeper.h"
+#include "engine/gc/gc.h"
 #include "format/naming.h"
 #include "store/store.h"
 #include "sim_inode.h"

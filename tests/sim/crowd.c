@@ -194,7 +194,7 @@ static void step_core(struct crowd_member *m)
 	uint64_t deadline_ns = ckpt_core_step(&m->core);
 
 	m->deadline_ns = deadline_ns == UINT64_MAX ? deadline_ns : deadline_ns - m->env.ahead_ns;
-	if (m->core.keeper && m->rank != crowd_place(m->crowd, m->rank)->first)
+	if (m->core.gc && m->rank != crowd_place(m->crowd, m->rank)->first)
 		sim_violation(&m->crowd->sim, "rank %u keeps the store", m->rank);
 	crowd_observe(m);
 	m->poked = true;

@@ -11,11 +11,11 @@
 #include "crowd_board.h"
 #include "crowd_exchange.h"
 #include "crowd_nodes.h"
-#include "engine/claim.h"
-#include "engine/lister.h"
-#include "engine/open.h"
-#include "engine/restore_state.h"
-#include "engine/save_state.h"
+#include "engine/lineage/claim.h"
+#include "engine/lineage/open.h"
+#include "engine/restore/restore_state.h"
+#include "engine/runtime/commands.h"
+#include "engine/save/save_state.h"
 #include "sim_device.h"
 #include "sim_disk.h"
 #include "sim_io.h"
@@ -213,10 +213,10 @@ void crowd_check_left(struct crowd *crowd, unsigned store);
 /* There is one claim of a number, and one outcome of a step, whatever store is asked. */
 void crowd_check_alike(struct crowd *crowd);
 /* All stores have been opened since somebody was told that it is durable. */
-void crowd_check_brought(struct crowd *crowd, const struct crowd_record *r);
+void crowd_check_imported(struct crowd *crowd, const struct crowd_record *r);
 /* A store has removed it, as it may. */
 bool crowd_is_let_go(struct crowd *crowd, const struct crowd_record *r);
-/* Its keeper has nothing left to do. */
+/* Its node leader has nothing left to do. */
 void crowd_check_kept(const struct crowd_member *member);
 
 /* crowd_truth.c: what must hold. */

@@ -136,7 +136,7 @@ int crowd_close_body(struct ckpt_task *task)
 	if (m->crowd->nodes && m->job->careful && m->failure == 0) {
 		/* What its store holds is known when nobody removes anything any more. */
 		sleep_for(m, CALL_NS);
-		CKPT_AWAIT(task, !m->core.keeper || slept(m));
+		CKPT_AWAIT(task, !m->core.gc || slept(m));
 		came(m);
 		crowd_check_kept(m);
 	}

@@ -48,7 +48,7 @@ void crowd_nodes_pick(struct crowd *crowd, uint64_t seed)
 	crowd->stores = crowd->nodes;
 	crowd->apart = false;
 	crowd->sharing = sim_chance(sim, 5000);
-	/* The locks are on the disks: whoever comes while a keeper lives is turned away, and tries nothing else. */
+	/* The locks are on the disks: whoever comes while a node leader lives is turned away, and tries nothing else. */
 	crowd->overlap = crowd->overlap && sim_chance(sim, 4000);
 	crowd->keep_last = sim_chance(sim, 4000) ? 0 : sim_between(sim, 1, 3);
 	crowd->deadly = sim_chance(sim, 2500);

@@ -88,7 +88,7 @@ static void blind(struct crowd_member *m, bool opened)
 	} else {
 		if (!opened || (bits(m) & CKPT_DONE_END))
 			return;
-		struct ckpt_index *index = m->restore->gather.indexes[m->reads];
+		struct ckpt_index *index = m->restore->load.indexes[m->reads];
 		/* With a catalog it is read when the restore begins. */
 		digest = index ? &index->layout->chunks[index->layout->chunk_count - 1].digest
 			       : &m->restore->pick.manifest.ranks[m->reads].index_digest;

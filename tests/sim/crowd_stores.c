@@ -192,7 +192,7 @@ static void check_outcome(struct crowd *crowd, const struct crowd_record *r)
 			commit ? " in one of the stores" : "");
 }
 
-void crowd_check_brought(struct crowd *crowd, const struct crowd_record *r)
+void crowd_check_imported(struct crowd *crowd, const struct crowd_record *r)
 {
 	for (unsigned i = 0; i < crowd->stores; i++)
 		if (!is_committed(crowd, i, r) && !is_expired(crowd, i, r))

@@ -41,7 +41,7 @@ void crowd_began(struct crowd_member *member, uint64_t version)
 	r->ranks++;
 	r->versions[member->rank] = version;
 	r->odd = r->odd || crowd_is_odd(member);
-	r->blind = r->blind || member->save->alike.mode == CKPT_ALIKE_NONE;
+	r->blind = r->blind || member->save->alike.mode == CKPT_REPLICA_DIGEST_NONE;
 	member->record = r;
 	member->begun_ns = member->crowd->sim.now_ns;
 }
@@ -250,7 +250,7 @@ void crowd_chose(struct crowd_member *member, struct ckpt_scan *scan)
 				"step %llu of generation %llu was acknowledged, and is not chosen",
 				(unsigned long long)r->step, (unsigned long long)r->generation);
 		if (crowd->nodes && r->acked_at && !r->blurred && in_lineage(scan, r))
-			crowd_check_brought(crowd, r);
+			crowd_check_imported(crowd, r);
 	}
 	if (!chosen)
 		return;

@@ -14,7 +14,7 @@
 #ifndef ORACLE_H
 #define ORACLE_H
 
-#include "engine/scan.h"
+#include "engine/lineage/scan.h"
 #include "sim.h"
 
 #define ORACLE_RECORDS 512

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "engine/restore_state.h"
+#include "engine/restore/restore_state.h"
 #include "sim_memory.h"
 #include "world.h"
 
@@ -139,7 +139,7 @@ struct sim_proc *proc_start(
 void proc_kill(struct sim_proc *proc)
 {
 	sim_tell(&proc->world->sim, proc->id, "dies", "", 0, 0, 0);
-	oracle_leave(&proc->rank->oracle, proc->core.keeper ? UINT64_MAX : proc->user.generation);
+	oracle_leave(&proc->rank->oracle, proc->core.gc ? UINT64_MAX : proc->user.generation);
 	sim_memory_enter(0);
 	/* First what still reads its memory. */
 	sim_io_die(proc->io);

@@ -206,7 +206,7 @@ static void check_staging(struct remote_proc *p)
 {
 	const struct ckpt_save *save = p->core.save;
 
-	if (p->core.uploader && p->core.uploader->misled > 0)
+	if (p->core.upload_queue && p->core.upload_queue->misled > 0)
 		sim_violation(&p->world->sim,
 			"p%u has read what is no longer there out of its staging memory", p->id);
 	if (save && save->lanes && !save->hold &&
@@ -687,7 +687,8 @@ static bool remote_run(struct remote *world, uint64_t seed, const struct sim_opt
 
 static struct remote *the_world;
 static struct {
-	uint64_t committed, confirmed, restored, brought, pruned, resumed, moved, lost, passed_over;
+	uint64_t committed, confirmed, restored, imported, pruned, resumed, moved, lost,
+		passed_over;
 } sums;
 
 static bool run(uint64_t seed, const struct sim_options *options)
@@ -705,7 +706,7 @@ static void count(void)
 	sums.committed += the_world->committed;
 	sums.confirmed += the_world->confirmed;
 	sums.restored += the_world->restored;
-	sums.brought += the_world->brought;
+	sums.imported += the_world->imported;
 	sums.pruned += the_world->pruned;
 	sums.resumed += the_world->resumed;
 	sums.moved += the_world->moved;
@@ -720,7 +721,7 @@ static void print(void)
 	(void)printf(" committed=%llu confirmed=%llu restored=%llu brought=%llu removed=%llu "
 		     "resumed=%llu "
 		     "moved=%llu nodes_lost=%llu passed_over=%llu",
-		(ull)sums.committed, (ull)sums.confirmed, (ull)sums.restored, (ull)sums.brought,
+		(ull)sums.committed, (ull)sums.confirmed, (ull)sums.restored, (ull)sums.imported,
 		(ull)sums.pruned, (ull)sums.resumed, (ull)sums.moved, (ull)sums.lost,
 		(ull)sums.passed_over);
 }

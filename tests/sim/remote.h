@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One training and the bucket that its steps go on to: the real engine with its uploader, its S3 client and its store
+ * One training and the bucket that its steps go on to: the real engine with its upload queue, its S3 client and its store
  * in a bucket, over simulated machines, disks and a network, and over a bucket in memory that is exact. Processes
  * die with requests under way, machines are lost with their disks, and whoever comes next goes on from the bucket;
  * others read there and remove steps. The bucket's journal says what has happened. In some worlds the training is a
@@ -11,11 +11,11 @@
 
 #include "crowd_board.h"
 #include "crowd_exchange.h"
-#include "engine/claim.h"
-#include "engine/lister.h"
-#include "engine/open.h"
-#include "engine/restore.h"
-#include "engine/save_state.h"
+#include "engine/lineage/claim.h"
+#include "engine/lineage/open.h"
+#include "engine/restore/restore.h"
+#include "engine/runtime/commands.h"
+#include "engine/save/save_state.h"
 #include "lib/bucket_http.h"
 #include "s3/client.h"
 #include "sim_device.h"
@@ -236,7 +236,7 @@ struct remote {
 	uint64_t committed;
 	uint64_t confirmed;
 	uint64_t restored;
-	uint64_t brought;
+	uint64_t imported;
 	uint64_t pruned;
 	uint64_t resumed;
 };

@@ -6,7 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "engine/undertaker.h"
+#include "engine/copy/remote_gc.h"
 #include "remote.h"
 
 #define MILLISECOND UINT64_C(1000000)
@@ -17,7 +17,7 @@
 #define CLOSE_NS    (60 * SECOND)
 #define SAVE_NS     (40 * SECOND)
 /* What is tried again is tried each minute; for the end of a removal four of retention's graces are waited. */
-#define REMOTE_NS   (5 * CKPT_UNDERTAKER_GRACE_S * SECOND)
+#define REMOTE_NS   (5 * CKPT_REMOTE_GC_GRACE_S * SECOND)
 
 struct remote_proc *remote_proc_of(struct ckpt_task *task)
 {
@@ -271,8 +271,8 @@ static int wait_body(struct ckpt_task *task)
 		remote_expect(p, "the bucket", REMOTE_NS);
 	else
 		remote_sleep(p, sim_below(sim, sim_chance(sim, 5000) ? SECOND : 600 * SECOND));
-	CKPT_AWAIT(task,
-		(!holds_any(p) && (!p->careful || !p->core.uploader->first)) || remote_slept(p));
+	CKPT_AWAIT(task, (!holds_any(p) && (!p->careful || !p->core.upload_queue->first)) ||
+				 remote_slept(p));
 	remote_came(p);
 	if (p->careful)
 		remote_check_drained(p);

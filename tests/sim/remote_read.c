@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "engine/bringer.h"
-#include "engine/burial.h"
+#include "engine/copy/claims_import.h"
+#include "engine/gc/two_phase_delete.h"
 #include "remote.h"
 
 #define MILLISECOND UINT64_C(1000000)
@@ -245,10 +245,10 @@ static int claims_body(struct ckpt_task *task)
 	struct remote_proc *p = remote_proc_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	if (!remote_prepare(p, sizeof(struct ckpt_bringer), NULL))
+	if (!remote_prepare(p, sizeof(struct ckpt_claims_import), NULL))
 		return ckpt_task_continue(task, remote_close_body);
-	CKPT_CONTAINER(p->command, struct ckpt_bringer, command)->place = here(p);
-	remote_post(p, ckpt_bringer_body, "bring claims", CALL_NS);
+	CKPT_CONTAINER(p->command, struct ckpt_claims_import, command)->place = here(p);
+	remote_post(p, ckpt_claims_import_body, "bring claims", CALL_NS);
 	CKPT_AWAIT(task, remote_answered(p));
 	p->failure = remote_take(p);
 	remote_let_go(p);
@@ -257,7 +257,7 @@ static int claims_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-static bool take_brought(struct remote_proc *p)
+static bool take_imported(struct remote_proc *p)
 {
 	const char *why;
 	int r = end_of(p, &why);
@@ -272,7 +272,7 @@ static bool take_brought(struct remote_proc *p)
 	}
 	sim_tell(sim_of(p), p->id, "brought", "", (int64_t)p->generation, (int64_t)p->step, r);
 	remote_restored(p);
-	p->world->brought += p->generation > 0;
+	p->world->imported += p->generation > 0;
 	p->world->homes[p->home].ready[p->store] = p->generation > 0;
 	return p->generation == 0;
 }
@@ -310,7 +310,7 @@ int remote_bring_body(struct ckpt_task *task)
 	ckpt_restore_post_open(p->restore);
 	remote_expect(p, "bringing", CALL_NS);
 	CKPT_AWAIT(task, bits(p) & CKPT_DONE_END);
-	nothing = take_brought(p);
+	nothing = take_imported(p);
 	ckpt_restore_post_release(p->restore);
 	remote_expect(p, "the end of bringing", CALL_NS);
 	p->asked = nothing;
@@ -324,19 +324,19 @@ int remote_bring_body(struct ckpt_task *task)
 
 /* Removing. */
 
-static bool act(struct remote_proc *p, enum ckpt_burial_act what)
+static bool act(struct remote_proc *p, enum ckpt_two_phase_delete_act what)
 {
-	p->command = ckpt_burier_new(&p->core);
+	p->command = ckpt_two_phase_command_new(&p->core);
 	if (!p->command)
 		return false;
-	struct ckpt_burial *burial =
-		&CKPT_CONTAINER(p->command, struct ckpt_burier, command)->burial;
-	burial->act = what;
-	burial->newest = p->judged;
-	burial->generation = p->generation;
-	burial->step = p->step;
+	struct ckpt_two_phase_delete *two_phase =
+		&CKPT_CONTAINER(p->command, struct ckpt_two_phase_command, command)->two_phase;
+	two_phase->act = what;
+	two_phase->newest = p->judged;
+	two_phase->generation = p->generation;
+	two_phase->step = p->step;
 	sim_tell(sim_of(p), p->id, "bury", "", (int64_t)p->generation, (int64_t)p->step, what);
-	remote_post(p, ckpt_burier_body, "bury", CALL_NS);
+	remote_post(p, ckpt_two_phase_command_body, "bury", CALL_NS);
 	return true;
 }
 
@@ -371,7 +371,7 @@ static int remove_body(struct ckpt_task *task)
 	remote_sleep(p, GRACE_NS);
 	CKPT_AWAIT(task, remote_slept(p));
 	remote_came(p);
-	if (!act(p, changed ? CKPT_BURIAL_UNMARK : CKPT_BURIAL_REMOVE))
+	if (!act(p, changed ? CKPT_TWO_PHASE_DELETE_UNMARK : CKPT_TWO_PHASE_DELETE_REMOVE))
 		return ckpt_task_continue(task, remote_close_body);
 	p->removes = true;
 	CKPT_AWAIT(task, remote_answered(p));
@@ -399,7 +399,7 @@ int remote_prune_body(struct ckpt_task *task)
 	lister = CKPT_CONTAINER(p->command, struct ckpt_lister, command);
 	any = p->failure == 0 && lister->mark_result == 0 && choose(p, &lister->scanner.scan);
 	remote_let_go(p);
-	if (!any || !act(p, CKPT_BURIAL_MARK))
+	if (!any || !act(p, CKPT_TWO_PHASE_DELETE_MARK))
 		return ckpt_task_continue(task, remote_close_body);
 	CKPT_AWAIT(task, remote_answered(p));
 	p->failure = remote_take(p);

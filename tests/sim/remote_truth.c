@@ -511,7 +511,7 @@ static bool is_belated(const struct remote_proc *p, const struct remote_record *
 }
 
 /* One at a time removes a step; the training when it has looked for a successor, and a grace is over. */
-static void check_removal(struct remote_proc *p, struct remote_record *r, const char *name)
+static void check_deletion(struct remote_proc *p, struct remote_record *r, const char *name)
 {
 	struct remote *world = p->world;
 	bool manifest = strcmp(name, "manifest.json") == 0;
@@ -574,7 +574,7 @@ static void asked_of_step(struct remote_proc *p, const struct s3_request *asked)
 	if (marks && !takes && p->kind == REMOTE_TRAIN && !r->tombstone_at)
 		check_mark(p, r);
 	if (!stone && strcmp(asked->method, "DELETE") == 0 && !asked->query.count)
-		check_removal(p, r, name + 1);
+		check_deletion(p, r, name + 1);
 	if (!stone && strcmp(asked->method, "PUT") == 0 && p->kind == REMOTE_TRAIN)
 		check_sent(p, r);
 }

@@ -6,7 +6,7 @@
 
 #include "audit.h"
 #include "base/fail.h"
-#include "engine/save_state.h"
+#include "engine/save/save_state.h"
 #include "format/naming.h"
 #include "user.h"
 #include "world.h"

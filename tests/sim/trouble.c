@@ -123,7 +123,7 @@ static void freeze_one(struct world *world)
 	bool successor = world->plan.zombies && proc->rank->lives > 0 &&
 			 !world_other_writer(proc->rank, proc) &&
 			 world_crowd(proc->rank) < WORLD_SEATS;
-	if (successor && world->plan.keep_last > 0 && proc->core.keeper)
+	if (successor && world->plan.keep_last > 0 && proc->core.gc)
 		return;
 	proc->frozen = true;
 	oracle_leave(&proc->rank->oracle, UINT64_MAX);

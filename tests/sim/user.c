@@ -249,7 +249,7 @@ static int remove_body(struct ckpt_task *task)
 	struct sim_user *u = user_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	u->command = ckpt_remover_new(core_of(u), u->saved_step);
+	u->command = ckpt_delete_command_new(core_of(u), u->saved_step);
 	if (!u->command)
 		return ckpt_task_continue(task, train_body);
 	u->was_owed = oracle_owes_step(
@@ -258,7 +258,7 @@ static int remove_body(struct ckpt_task *task)
 		oracle_let_go(&u->proc->rank->oracle, u->saved_generation, u->saved_step, true);
 	/* Of its own readings none begins before the answer; who comes meanwhile says so. */
 	u->used = is_used(u);
-	post(u, ckpt_remover_body, "remove", CALL_NS);
+	post(u, ckpt_delete_command_body, "remove", CALL_NS);
 	CKPT_AWAIT(task, answered(u));
 	note_remove(u, take(u));
 	let_go(u);
@@ -347,7 +347,7 @@ static void read_aside(struct sim_user *u)
 	reading_start(&u->aside, u, sim_chance(sim, 3000) ? CKPT_STEP_LATEST : pick_step(u));
 }
 
-/* Nothing and nobody has kept its keeper from what it does after every commit. */
+/* Nothing and nobody has kept its node leader from what it does after every commit. */
 static bool is_quiet(struct sim_user *u)
 {
 	const struct world *world = u->proc->world;
@@ -401,7 +401,7 @@ static int train_body(struct ckpt_task *task)
 	if (u->failure || !is_quiet(u))
 		return ckpt_task_continue(task, close_body);
 	user_expect(u, &u->wait, "what retention removes", 600 * SECOND);
-	CKPT_AWAIT(task, !core_of(u)->keeper);
+	CKPT_AWAIT(task, !core_of(u)->gc);
 	user_done(&u->wait);
 	if (is_quiet(u))
 		audit_store(sim_of(u), u->proc->rank, u->generation, &u->retained);
@@ -494,7 +494,7 @@ static int claim_body(struct ckpt_task *task)
 			core->adopted ? core->parent_step : 0);
 	u->claiming = true;
 	/* Retention that meets a claim of its own process waits for the next commit. */
-	if (core->keeper)
+	if (core->gc)
 		u->put_off = u->counts.acked;
 	meet_rivals(u);
 	post(u, ckpt_claim_body, "claim", CALL_NS);
@@ -656,10 +656,10 @@ static int intrude_body(struct ckpt_task *task)
 	if (r != -EROFS && r != -ETIMEDOUT)
 		sim_violation(sim_of(u), "reader p%u may claim", u->proc->id);
 	let_go(u);
-	u->command = ckpt_remover_new(core_of(u), pick_step(u));
+	u->command = ckpt_delete_command_new(core_of(u), pick_step(u));
 	if (!u->command)
 		return ckpt_task_continue(task, close_body);
-	post(u, ckpt_remover_body, "remove", CALL_NS);
+	post(u, ckpt_delete_command_body, "remove", CALL_NS);
 	CKPT_AWAIT(task, answered(u));
 	r = take(u);
 	if (r != -EROFS && r != -ETIMEDOUT)

@@ -7,12 +7,12 @@
 #ifndef USER_H
 #define USER_H
 
-#include "engine/claim.h"
-#include "engine/keeper.h"
-#include "engine/lister.h"
-#include "engine/open.h"
-#include "engine/restore.h"
-#include "engine/save.h"
+#include "engine/gc/gc.h"
+#include "engine/lineage/claim.h"
+#include "engine/lineage/open.h"
+#include "engine/restore/restore.h"
+#include "engine/runtime/commands.h"
+#include "engine/save/save.h"
 #include "oracle.h"
 #include "sim_state.h"
 

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and functions that can be read; names that say which file is meant."""
+"""Files and functions that can be read."""
 
 import ast
-import collections
 
 from tree import functions
 
 FILE_LINES = 900
 FUNCTION_LINES = 70
 SOURCES = r"(\.(c|h|py|pyi|sh)$)|(^scripts/[^.]+$)"
-# Names that a tool gives a meaning.
-COMMON = {"__init__.py", "__main__.py", "conftest.py", "meson.build", "README.md"}
 
 
 def _python_functions(text):
@@ -40,18 +37,6 @@ def _lengths(tree):
                 )
 
 
-def _names(tree):
-    """Public headers are a space of their own: they are always named with their folder."""
-    places = collections.defaultdict(list)
-    for path in tree.paths(r"\.(c|h|py)$"):
-        name = path.rsplit("/", 1)[-1]
-        if name not in COMMON:
-            places[name, path.startswith("include/")].append(path)
-    for (name, _), paths in places.items():
-        for path in paths[1:]:
-            yield path, 1, f"there is another {name}: {paths[0]}"
-
-
 def _licences(tree):
     for path in tree.paths(SOURCES):
         head = tree.files[path].split("\n")[:2]
@@ -61,5 +46,4 @@ def _licences(tree):
 
 def check(tree):
     yield from _lengths(tree)
-    yield from _names(tree)
     yield from _licences(tree)

@@ -5,7 +5,7 @@
 
 #include "base/fail.h"
 #include "device/device.h"
-#include "engine/core.h"
+#include "engine/core/core.h"
 #include "io/io.h"
 #include "lib/io_tap.h"
 #include "store/store.h"

@@ -228,7 +228,7 @@ static bool wanted(const struct torture_site *site)
 
 /*
  * What a rank does as a lower one does it. In a hurry one in eight of these is made to fail. How a claim is
- * written is the same for all, and what comes after a failure is not: other nodes' keepers are told it again.
+ * written is the same for all, and what comes after a failure is not: other nodes' leaders are told it again.
  */
 static bool is_left_out(const struct torture_site *site)
 {

@@ -79,7 +79,7 @@ void trial_remote_resume(struct deed *d)
 	errand_close(d);
 }
 
-void trial_remote_mend(struct deed *d)
+void trial_remote_repair(struct deed *d)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 	struct ckpt_restore *handle = NULL;

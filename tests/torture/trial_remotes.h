@@ -15,7 +15,7 @@ void trial_remote(struct deed *d);
 /* What is there already, and not in the remote store, goes first. */
 void trial_remote_resume(struct deed *d);
 /* What is damaged here is mended. */
-void trial_remote_mend(struct deed *d);
+void trial_remote_repair(struct deed *d);
 /* The newest one stays there. */
 void trial_remote_retention(struct deed *d);
 

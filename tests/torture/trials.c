@@ -395,7 +395,7 @@ const struct trial torture_trials[] = {
 	{"remote", prepare_none, trial_remote, THREADS, .remote = true},
 	{"remote-behind", prepare_three, trial_remote_resume, THREADS, .remote = true},
 	{"remote-bring", trial_prepare_remote_only, trial_remote_resume, THREADS, .remote = true},
-	{"remote-mend", trial_prepare_remote_bad, trial_remote_mend, THREADS, .remote = true},
+	{"remote-mend", trial_prepare_remote_bad, trial_remote_repair, THREADS, .remote = true},
 	{"remote-retention", trial_prepare_remote, trial_remote_retention, THREADS, .remote = true},
 };
 /* clang-format on */

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/uploader.h"
+#include "engine/copy/upload_queue.h"
 #include "lib/scratch.h"
 
 int set_up(void **state)
@@ -131,7 +131,7 @@ void hold(struct core_rig *rig, const char *path, unsigned nth)
 
 bool waits(struct core_rig *rig)
 {
-	struct ckpt_upload_entry *last = ckpt_uploader_last(&rig->core);
+	struct ckpt_upload_entry *last = ckpt_upload_queue_last(&rig->core);
 
 	ckpt_upload_entry_unref(last);
 	return last != NULL;

@@ -7,7 +7,7 @@
 
 #define MINUTE_MS 60000
 /* The grace of what is somebody else's; that of what is one's own is a minute. */
-#define OTHERS_MS (CKPT_BURIAL_GRACE_S * 1000)
+#define OTHERS_MS (CKPT_TWO_PHASE_DELETE_GRACE_S * 1000)
 
 struct scene {
 	char *dir;

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/blocks.h"
+#include "engine/reshard/blocks.h"
 #include "lib/dice.h"
 
 #define TENSORS 40

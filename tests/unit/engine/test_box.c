@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/box.h"
+#include "engine/reshard/box.h"
 #include "lib/dice.h"
 
 #define SIDE 6

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/findings.h"
-#include "engine/lister.h"
-#include "engine/restore_state.h"
+#include "engine/restore/restore_state.h"
+#include "engine/runtime/commands.h"
+#include "engine/shard/findings.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
@@ -173,7 +173,7 @@ static struct ckpt_restore *copying(struct scene *s)
 		core_rig_do_jobs(&s->rig);
 		core_rig_run(&s->rig);
 	}
-	assert_true(ckpt_gather_copies(&r->gather) > 0);
+	assert_true(ckpt_shard_load_copies(&r->load) > 0);
 	/* Before the work for a save, which may be long. */
 	assert_true(s->rig.held->urgent);
 	return r;
@@ -430,7 +430,7 @@ static void test_cancelled_with_damage(void **state)
 
 	scratch_flip(craft_shard(&s->step, 0), 10000);
 	struct ckpt_restore *r = copying(s);
-	assert_int_equal(r->gather.ways[0].fetch.code, CKPT_EINTEGRITY);
+	assert_int_equal(r->load.ways[0].fetch.code, CKPT_EINTEGRITY);
 	cancel(s, r);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(r->result, CKPT_EINTEGRITY);
@@ -671,9 +671,9 @@ static void test_refused_under_the_lock(void **state)
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
 
 	assert_true(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_OPENED);
-	assert_int_equal(ckpt_restore_ranks_new(&s->rig.core, &r->ranks), 0);
+	assert_int_equal(ckpt_restore_sync_new(&s->rig.core, &r->ranks), 0);
 	assert_int_equal(ckpt_restore_add_targets(r, &no, 1, &s->rig.err), CKPT_EMISMATCH);
-	ckpt_restore_ranks_free(r->ranks);
+	ckpt_restore_sync_free(r->ranks);
 	r->ranks = NULL;
 	(void)core_rig_end(&s->rig, r);
 }

@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "engine/findings.h"
+#include "engine/shard/findings.h"
 
 typedef int compare_fn(const void *a, const void *b);
 
@@ -125,7 +125,7 @@ static bool no_memory(void *user, size_t size)
 }
 
 /* What is elsewhere is noted with its node, or not at all: the node is never that of another finding. */
-static void test_elsewhere(void **state)
+static void test_shard_location(void **state)
 {
 	struct ckpt_findings f = {0};
 	struct ckpt_error away;
@@ -154,7 +154,7 @@ int main(void)
 		cmocka_unit_test(test_order),
 		cmocka_unit_test(test_no_place),
 		cmocka_unit_test(test_full),
-		cmocka_unit_test(test_elsewhere),
+		cmocka_unit_test(test_shard_location),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "engine/uploader.h"
+#include "engine/copy/upload_queue.h"
 #include "lib/scratch.h"
 
 #define LAST 4 /* that is saved before the disk is full */
@@ -190,14 +190,14 @@ static void test_is_told(void **state)
 		(void)snprintf(told, sizeof(told), "2 steps wait, the newest sent is step %llu, ",
 			(unsigned long long)sent);
 		assert_true(core_rig_logged(&rig, CKPT_LOG_WARN, told));
-		ckpt_uploader_report(&rig.core, &stats);
+		ckpt_upload_queue_report(&rig.core, &stats);
 		assert_int_equal(stats.remote_code, errors[i]);
 		assert_int_equal(stats.remote_failing_ms, since_ms);
 		assert_int_equal(stats.remote_step, sent);
 		assert_int_equal(stats.uploads_waiting, 2);
 		io_fault_clear(&rig.fault);
 		core_rig_sleep(&rig, 2 * MINUTE_MS);
-		ckpt_uploader_report(&rig.core, &stats);
+		ckpt_upload_queue_report(&rig.core, &stats);
 		assert_int_equal(stats.remote_code, 0);
 		assert_int_equal(stats.remote_failing_ms, 0);
 		assert_int_equal(stats.remote_step, sent + 2);

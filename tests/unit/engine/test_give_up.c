@@ -12,8 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/lister.h"
-#include "engine/restore_state.h"
+#include "engine/restore/restore_state.h"
+#include "engine/runtime/commands.h"
 #include "lib/bucket_core.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
@@ -174,7 +174,7 @@ static bool stop_at(enum way way, unsigned at, enum fault_kind how, bool closes)
 		if (closer)
 			assert_true(ckpt_latch_get(&closer->latch) & CKPT_DONE_END);
 	}
-	bool tried = r->exporter.publish_tried;
+	bool tried = r->step_copy.publish_tried;
 	int code = core_rig_end(&s->b.rig, r);
 	/* What is swept after the manifest is not waited for, nor missed. */
 	if (!hung || (code == 0 && tried))

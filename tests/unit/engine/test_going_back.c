@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "engine/undertaker.h"
-#include "engine/uploader.h"
+#include "engine/copy/remote_gc.h"
+#include "engine/copy/upload_queue.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
 #include "remote_scene.h"
@@ -91,7 +91,7 @@ static void test_parent_is_going(void **state)
 	for (int i = 0; i < 8; i++)
 		core_rig_sleep(&rig, MINUTE_MS);
 	assert_true(is_there(s, 1) && !is_marked(s, 1));
-	assert_true(ckpt_uploader_rests(&rig.core));
+	assert_true(ckpt_upload_queue_rests(&rig.core));
 	core_rig_close(&rig);
 	read_there(s, 1);
 }
@@ -110,12 +110,12 @@ static void test_parent_is_being_removed(void **state)
 	assert_int_equal(core_rig_claim(&rig), 0);
 	save(&rig, 1, 3);
 	open_other(s, &other);
-	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_int_equal(core_rig_bury(&other, CKPT_TWO_PHASE_DELETE_MARK, 1, 1), 0);
 	(void)io_fault_add(&other.fault, (struct io_fault_rule){.op = CKPT_IO_OP_UNLINK,
 						 .path = "0000000001/manifest.json",
 						 .nth = 1,
 						 .hold = true});
-	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_REMOVE, 1, 1), 1);
+	assert_int_equal(core_rig_bury(&other, CKPT_TWO_PHASE_DELETE_REMOVE, 1, 1), 1);
 	resume(&rig, 1);
 	/* However short the grace of the job is, that request may come as late as this. */
 	for (int i = 0; i < 7; i++)
@@ -131,7 +131,7 @@ static void test_parent_is_being_removed(void **state)
 	read_there(s, 1);
 }
 
-/* The uploader has found the step there just before the job goes back to it: that says nothing. */
+/* The upload queue has found the step there just before the job goes back to it: that says nothing. */
 static void test_parent_was_there(void **state)
 {
 	struct scene *s = *state;
@@ -153,10 +153,10 @@ static void test_parent_was_there(void **state)
 	assert_int_equal(rig.fault.hits[rule], 1);
 	resume(&rig, 1);
 	open_other(s, &other);
-	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_int_equal(core_rig_bury(&other, CKPT_TWO_PHASE_DELETE_MARK, 1, 1), 0);
 	/* Its directory is there as long as that. */
 	hold(&other, ".index", 1);
-	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_REMOVE, 1, 1), 1);
+	assert_int_equal(core_rig_bury(&other, CKPT_TWO_PHASE_DELETE_REMOVE, 1, 1), 1);
 	assert_false(is_there(s, 1));
 	core_rig_let_go(&rig);
 	core_rig_let_go(&other);
@@ -231,7 +231,7 @@ static struct ckpt_upload_entry *wait_for_others(struct core_rig *rig)
 	rig->core.config.rank = 1;
 	core_rig_let_go(rig);
 	pass(rig, 10);
-	struct ckpt_upload_entry *entry = ckpt_uploader_last(&rig->core);
+	struct ckpt_upload_entry *entry = ckpt_upload_queue_last(&rig->core);
 	assert_non_null(entry);
 	assert_int_equal(entry->error.code, 0);
 	return entry;
@@ -264,7 +264,7 @@ static void test_taken_over_there(void **state)
 	core_rig_close(&rig);
 }
 
-/* A mark that nobody goes on with keeps the uploader waiting for four graces. */
+/* A mark that nobody goes on with keeps the upload queue waiting for four graces. */
 static void test_parent_stays_marked(void **state)
 {
 	struct scene *s = *state;
@@ -275,7 +275,7 @@ static void test_parent_stays_marked(void **state)
 	assert_int_equal(core_rig_claim(&rig), 0);
 	save(&rig, 1, 3);
 	open_other(s, &other);
-	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_int_equal(core_rig_bury(&other, CKPT_TWO_PHASE_DELETE_MARK, 1, 1), 0);
 	core_rig_close(&other);
 	resume(&rig, 1);
 	assert_true(waits(&rig));
@@ -283,12 +283,12 @@ static void test_parent_stays_marked(void **state)
 		core_rig_sleep(&rig, MINUTE_MS);
 	assert_false(waits(&rig));
 	assert_true(is_there(s, 1));
-	assert_int_equal(rig.core.uploader->scribe.absent_count, 0);
+	assert_int_equal(rig.core.upload_queue->record_writer.absent_count, 0);
 	core_rig_close(&rig);
 	read_there(s, 1);
 }
 
-/* A mark on what the job goes back to is seen to, though a step that cannot be sent keeps the uploader busy. */
+/* A mark on what the job goes back to is seen to, though a step that cannot be sent keeps the upload queue busy. */
 static void test_parent_is_marked_beside_uploads(void **state)
 {
 	struct scene *s = *state;
@@ -299,7 +299,7 @@ static void test_parent_is_marked_beside_uploads(void **state)
 	assert_int_equal(core_rig_claim(&rig), 0);
 	save(&rig, 1, 3);
 	open_other(s, &other);
-	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_int_equal(core_rig_bury(&other, CKPT_TWO_PHASE_DELETE_MARK, 1, 1), 0);
 	core_rig_close(&other);
 	/* The first is made here, the others are made there. */
 	(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_MKDIR,
@@ -312,7 +312,7 @@ static void test_parent_is_marked_beside_uploads(void **state)
 	resume(&rig, 1);
 	pass(&rig, 25);
 	assert_true(is_there(s, 1) && !is_marked(s, 1));
-	assert_false(ckpt_uploader_rests(&rig.core));
+	assert_false(ckpt_upload_queue_rests(&rig.core));
 	io_fault_clear(&rig.fault);
 	core_rig_close(&rig);
 	read_there(s, 1);
@@ -330,12 +330,12 @@ static void test_newest_is_going(void **state)
 	save(&rig, 1, 3);
 	core_rig_close(&rig);
 	open_other(s, &other);
-	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 3), 0);
+	assert_int_equal(core_rig_bury(&other, CKPT_TWO_PHASE_DELETE_MARK, 1, 3), 0);
 	core_rig_close(&other);
 	open_job(s, &rig, 0, 0);
 	pass(&rig, 1);
 	assert_false(waits(&rig));
-	assert_int_equal(rig.core.uploader->scribe.absent_count, 1);
+	assert_int_equal(rig.core.upload_queue->record_writer.absent_count, 1);
 	assert_true(core_rig_logged(&rig, CKPT_LOG_INFO, "is being removed from"));
 	/* Who goes on from it waits. */
 	resume(&rig, 3);
@@ -353,10 +353,10 @@ static void go_back_to_what_is_left(struct scene *s, struct core_rig *rig)
 	assert_int_equal(core_rig_claim(rig), 0);
 	save(rig, 1, 3);
 	open_other(s, &other);
-	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_MARK, 1, 1), 0);
+	assert_int_equal(core_rig_bury(&other, CKPT_TWO_PHASE_DELETE_MARK, 1, 1), 0);
 	(void)io_fault_add(&other.fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_UNLINK, .path = ".index", .error = -EIO});
-	assert_int_equal(core_rig_bury(&other, CKPT_BURIAL_REMOVE, 1, 1), -EIO);
+	assert_int_equal(core_rig_bury(&other, CKPT_TWO_PHASE_DELETE_REMOVE, 1, 1), -EIO);
 	core_rig_close(&other);
 	assert_false(is_there(s, 1));
 	resume(rig, 1);
@@ -392,7 +392,7 @@ static void test_parent_is_left_behind(void **state)
 	save(&rig, 4, 4);
 	pass(&rig, 2);
 	assert_true(has(s, 2, 4, "/manifest.json") && !is_there(s, 1) && !waits(&rig));
-	assert_int_equal(rig.core.uploader->scribe.absent_count, 1);
+	assert_int_equal(rig.core.upload_queue->record_writer.absent_count, 1);
 	core_rig_close(&rig);
 }
 

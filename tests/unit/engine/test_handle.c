@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/thread.h"
-#include "engine/restore_state.h"
+#include "engine/restore/restore_state.h"
 #include "lib/core_scene.h"
 #include "lib/hang.h"
 #include "lib/scratch.h"

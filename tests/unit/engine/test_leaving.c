@@ -10,10 +10,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/claim.h"
-#include "engine/keeper.h"
-#include "engine/lister.h"
-#include "engine/save_state.h"
+#include "engine/gc/gc.h"
+#include "engine/lineage/claim.h"
+#include "engine/runtime/commands.h"
+#include "engine/save/save_state.h"
 #include "lib/crew.h"
 #include "lib/scratch.h"
 
@@ -534,8 +534,8 @@ static void test_kept_by_rank_0(void **state)
 
 	crew_open_all(s, 2, 2, 60000);
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		ckpt_keeper_ask(&s->rank[rank].core, CKPT_KEEPER_RETAIN);
-		assert_int_equal(s->rank[rank].core.keeper != NULL, rank == 0);
+		ckpt_gc_ask(&s->rank[rank].core, CKPT_GC_RETAIN);
+		assert_int_equal(s->rank[rank].core.gc != NULL, rank == 0);
 		core_rig_run(&s->rank[rank]);
 	}
 }

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/keeper.h"
-#include "engine/scan.h"
+#include "engine/gc/gc.h"
+#include "engine/lineage/scan.h"
 #include "lib/dice.h"
 
 static void add_gen(struct ckpt_scan *scan, uint64_t g, uint64_t parent_g, uint64_t parent_step)

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/near.h"
+#include "engine/reshard/near.h"
 
 #define WORLD 6
 

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/open.h"
+#include "engine/lineage/open.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"

@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "engine/claim.h"
+#include "engine/lineage/claim.h"
 #include "lib/crew.h"
 #include "lib/scratch.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/uploader.h"
+#include "engine/copy/upload_queue.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
 

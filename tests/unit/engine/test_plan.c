@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The plan of a save is taken over by what is described alike, and by nothing else. */
-#include "engine/plan.h"
+#include "engine/save/plan.h"
 
 #include "lib/test.h"
 

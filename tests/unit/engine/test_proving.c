@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "engine/save_state.h"
+#include "engine/save/save_state.h"
 #include "lib/crew.h"
 #include "lib/scratch.h"
 
@@ -80,7 +80,7 @@ static int end(struct crew *s, uint32_t rank)
 
 static bool is_unchecked(const struct crew *s, uint32_t rank)
 {
-	return s->save[rank] && s->save[rank]->alike.mode == CKPT_ALIKE_NONE;
+	return s->save[rank] && s->save[rank]->alike.mode == CKPT_REPLICA_DIGEST_NONE;
 }
 
 /*
@@ -135,10 +135,12 @@ static void by_the_register(struct crew *s, size_t word, uint64_t found)
 							   .count = IO_FAULT_ALWAYS});
 		for (uint32_t rank = 0; rank < 2; rank++)
 			begin(s, rank, step);
-		enum ckpt_alike_mode mode = s->save[1]->alike.mode;
-		assert_int_equal(s->save[0]->alike.mode,
-			step == 1 || step == 4 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
-		assert_int_equal(mode, step == 2 ? CKPT_ALIKE_SAMPLES : CKPT_ALIKE_FULL);
+		enum ckpt_replica_digest_mode mode = s->save[1]->alike.mode;
+		assert_int_equal(s->save[0]->alike.mode, step == 1 || step == 4
+								 ? CKPT_REPLICA_DIGEST_FULL
+								 : CKPT_REPLICA_DIGEST_SAMPLES);
+		assert_int_equal(
+			mode, step == 2 ? CKPT_REPLICA_DIGEST_SAMPLES : CKPT_REPLICA_DIGEST_FULL);
 		crew_sleep(s, 20000);
 		io_fault_clear(&s->rank[0].fault);
 		for (uint32_t rank = 0; rank < 2; rank++)
@@ -187,8 +189,8 @@ static void test_every_byte_in_64_saves(void **state)
 		else
 			begin(s, 1, 64 * n);
 		begin(s, 0, 64 * n);
-		assert_int_equal(
-			s->save[0]->alike.mode, n == 1 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
+		assert_int_equal(s->save[0]->alike.mode,
+			n == 1 ? CKPT_REPLICA_DIGEST_FULL : CKPT_REPLICA_DIGEST_SAMPLES);
 		crew_sleep(s, 20000);
 		r = end(s, 0);
 		assert_int_equal(end(s, 1) == 0, r == 0);
@@ -213,15 +215,15 @@ static void test_a_rank_that_has_looked_at_nothing(void **state)
 			fail();
 			return;
 		}
-		assert_int_equal(
-			s->save[1]->alike.mode, step == 1 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
+		assert_int_equal(s->save[1]->alike.mode,
+			step == 1 ? CKPT_REPLICA_DIGEST_FULL : CKPT_REPLICA_DIGEST_SAMPLES);
 		/* As where there is no memory for it. */
 		if (step == 2)
-			ckpt_alike_clear(&s->save[1]->alike);
+			ckpt_replica_digest_clear(&s->save[1]->alike);
 		ckpt_save_post(s->save[1]);
 		begin(s, 0, step);
-		assert_int_equal(
-			s->save[0]->alike.mode, step == 1 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
+		assert_int_equal(s->save[0]->alike.mode,
+			step == 1 ? CKPT_REPLICA_DIGEST_FULL : CKPT_REPLICA_DIGEST_SAMPLES);
 		crew_sleep(s, 20000);
 		for (uint32_t rank = 0; rank < 2; rank++)
 			assert_int_equal(end(s, rank), 0);
@@ -247,7 +249,8 @@ static void test_boxes_that_differ(void **state)
 		for (uint32_t rank = 0; rank < 2; rank++) {
 			begin(s, rank, step);
 			assert_int_equal(s->save[rank]->alike.mode,
-				step == 1 || step == 4 ? CKPT_ALIKE_FULL : CKPT_ALIKE_SAMPLES);
+				step == 1 || step == 4 ? CKPT_REPLICA_DIGEST_FULL
+						       : CKPT_REPLICA_DIGEST_SAMPLES);
 		}
 		crew_sleep(s, 20000);
 		for (uint32_t rank = 0; rank < 2; rank++) {
@@ -310,7 +313,7 @@ static void lacking(struct crew *s, bool differing)
 		for (uint32_t rank = 0; rank < 2; rank++) {
 			begin(s, rank, step);
 			assert_int_equal(s->save[rank]->alike.mode,
-				step == 2 ? CKPT_ALIKE_SAMPLES : CKPT_ALIKE_FULL);
+				step == 2 ? CKPT_REPLICA_DIGEST_SAMPLES : CKPT_REPLICA_DIGEST_FULL);
 		}
 		crew_sleep(s, 20000);
 		for (uint32_t rank = 0; rank < 2; rank++)

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "engine/restore_state.h"
+#include "engine/restore/restore_state.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
@@ -288,7 +288,7 @@ static void test_refusals(void **state)
 	assert_non_null(strstr(s->rig.err.message, "no rank of the step holds [400:500, 0:50]"));
 	/* All or none: another shard was to give something by then. */
 	for (uint32_t i = 0; i < WORLD; i++)
-		assert_int_equal(r->gather.binder.ranks[i].count, 0);
+		assert_int_equal(r->load.binder.ranks[i].count, 0);
 	int64_t start[2] = {350, 0};
 	int64_t shape[2] = {50, COLUMNS};
 	all.ndim = 2, all.start = start, all.shape = shape;
@@ -490,7 +490,7 @@ static void test_sealed_by_a_worker(void **state)
 		ckpt_restore_post_start(r);
 		core_rig_run(&s->rig);
 		for (uint32_t i = 0; i < WORLD; i++)
-			assert_false(r->gather.binder.ranks[i].sealed);
+			assert_false(r->load.binder.ranks[i].sealed);
 		if (cancel) {
 			ckpt_restore_post_cancel(r);
 			core_rig_run(&s->rig);

@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/fetch.h"
-#include "engine/findings.h"
+#include "engine/shard/findings.h"
+#include "engine/shard/read.h"
 #include "lib/core_scene.h"
 #include "lib/scratch.h"
 
@@ -117,7 +117,7 @@ static void test_too_large_chunks(void **state)
 {
 	struct core_scene *s = *state;
 
-	s->step.chunk_bytes = CKPT_FETCH_CHUNK_MAX + UINT64_C(1);
+	s->step.chunk_bytes = CKPT_SHARD_READ_CHUNK_MAX + UINT64_C(1);
 	commit(s);
 	assert_int_equal(read_into(s, CKPT_SINK_MEMORY), CKPT_EUNSUPPORTED);
 	assert_non_null(strstr(s->rig.err.message, "this version reads up to"));

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/lister.h"
+#include "engine/runtime/commands.h"
 #include "lib/dice.h"
 #include "lib/reading.h"
 

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/restore_state.h"
+#include "engine/restore/restore_state.h"
 #include "exchange/restore_record.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
@@ -154,7 +154,7 @@ static void test_seen_later(void **state)
 	sleep_both(s, 45);
 	assert_false(has(s, 0, CKPT_DONE_OPENED) || has(s, 1, CKPT_DONE_OPENED));
 	assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 20);
-	assert_int_equal(ckpt_restore_ranks(s->restore[0]), 0);
+	assert_int_equal(ckpt_restore_rank_count(s->restore[0]), 0);
 	sleep_both(s, 300);
 	assert_int_equal(s->rank[1].fault.hits[0] + s->rank[1].fault.hits[1], 2);
 	check_read(s);
@@ -499,7 +499,7 @@ static void test_told_first(void **state)
 	begin(s, 0);
 	sleep_both(s, 100);
 	assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 20);
-	assert_false(ckpt_task_active(&s->restore[0]->road));
+	assert_false(ckpt_task_active(&s->restore[0]->sink_task));
 	core_rig_let_go(&s->rank[0]);
 	begin(s, 1);
 	sleep_both(s, 500);
@@ -519,7 +519,7 @@ static void test_cancelled_while_listening(void **state)
 		       .hold = true,
 		       .count = ALWAYS});
 	cancel(s, 1);
-	assert_true(s->restore[1]->ranks->talk.task.finished);
+	assert_true(s->restore[1]->ranks->call.task.finished);
 	assert_true(has(s, 1, CKPT_DONE_END));
 	ckpt_restore_post_release(s->restore[1]);
 	sleep_both(s, 5000);

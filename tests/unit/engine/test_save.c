@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "engine/claim.h"
-#include "engine/save_state.h"
+#include "engine/lineage/claim.h"
+#include "engine/save/save_state.h"
 #include "lib/hang_inbox.h"
 #include "lib/rig.h"
 #include "lib/scratch.h"

@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "engine/keeper.h"
-#include "engine/lister.h"
-#include "engine/plan.h"
-#include "engine/save_state.h"
+#include "engine/gc/gc.h"
+#include "engine/runtime/commands.h"
+#include "engine/save/plan.h"
+#include "engine/save/save_state.h"
 #include "lib/core_scene.h"
 #include "lib/scratch.h"
 

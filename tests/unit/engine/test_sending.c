@@ -13,9 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/shard.h"
-#include "engine/upload.h"
-#include "engine/uploader.h"
+#include "engine/copy/upload.h"
+#include "engine/copy/upload_queue.h"
+#include "engine/shard/shard.h"
 #include "lib/core_rig.h"
 #include "lib/craft.h"
 #include "lib/scratch.h"
@@ -404,13 +404,13 @@ static void test_ends_before_it_lets_go(void **state)
 	close_upload(s);
 }
 
-/* The uploader. */
+/* The upload queue. */
 
 static struct ckpt_stats stats_of(struct scene *s)
 {
 	struct ckpt_stats stats = {.size = sizeof(stats)};
 
-	ckpt_uploader_report(&s->rig.core, &stats);
+	ckpt_upload_queue_report(&s->rig.core, &stats);
 	return stats;
 }
 
@@ -448,10 +448,10 @@ static void test_gives_up(void **state)
 	open_job(s, 1);
 	core_rig_run(&s->rig);
 	core_rig_sleep(&s->rig, 28000);
-	assert_int_equal(s->rig.core.uploader->halted, 0);
+	assert_int_equal(s->rig.core.upload_queue->halted, 0);
 	core_rig_sleep(&s->rig, 2000);
-	const struct ckpt_error *why = &s->rig.core.uploader->lost;
-	assert_int_equal(s->rig.core.uploader->halted, CKPT_EINUSE);
+	const struct ckpt_error *why = &s->rig.core.upload_queue->lost;
+	assert_int_equal(s->rig.core.upload_queue->halted, CKPT_EINUSE);
 	assert_int_equal(why->code, CKPT_EINUSE);
 	assert_non_null(strstr(why->message, "step 10 was not sent within 30 s: "));
 	assert_non_null(strstr(why->message, craft_shard_name(&s->step, 0)));
@@ -476,7 +476,7 @@ static void test_progress(void **state)
 	send(s, 0);
 	(void)close(first);
 	core_rig_sleep(&s->rig, 20000);
-	assert_int_equal(s->rig.core.uploader->halted, 0);
+	assert_int_equal(s->rig.core.upload_queue->halted, 0);
 	(void)close(second);
 	core_rig_sleep(&s->rig, LOOK_MS);
 	assert_int_equal(s->rig.core.stats.uploads_done, 1);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "engine/save_state.h"
+#include "engine/save/save_state.h"
 #include "exchange/exchange_dir.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "engine/save_state.h"
-#include "engine/survey.h"
+#include "engine/save/rank_schema_survey.h"
+#include "engine/save/save_state.h"
 #include "lib/named.h"
 #include "lib/scratch.h"
 
@@ -321,25 +321,25 @@ static void test_nothing_here(void **state)
 	struct ckpt_manifest_rank ranks[2] = {
 		{.rank = 0, .node = "a", .attempt = "0123456789abcdef", .index_bytes = 9},
 		{.rank = 1, .node = "b", .attempt = "0123456789abcdef", .index_bytes = 9}};
-	struct ckpt_pick pick = {
+	struct ckpt_select pick = {
 		.chosen = {.generation = 1, .step = 7}, .manifest = {.world = 2, .ranks = ranks}};
 	struct ckpt_error err = {.size = sizeof(err)};
 	struct crew *s = *state;
 
 	crew_open(s, 0, 1, 60000);
 	s->rank[0].core.marker.shared = false;
-	struct ckpt_survey survey = {.core = &s->rank[0].core,
+	struct ckpt_schema_survey survey = {.core = &s->rank[0].core,
 		.pick = &pick,
 		.window = 100,
 		.until_ns = UINT64_MAX,
 		.err = &err};
-	ckpt_survey_start(&survey);
+	ckpt_schema_survey_start(&survey);
 	core_rig_run(&s->rank[0]);
 	assert_true(survey.task.finished);
 	assert_int_equal(survey.task.result, CKPT_EOTHERNODE);
 	assert_non_null(strstr(err.message, "no rank of the step has its files here"));
 	assert_int_equal(survey.elsewhere.count, 2);
-	ckpt_survey_clear(&survey);
+	ckpt_schema_survey_clear(&survey);
 }
 
 /* It takes its time: the step is as good, and that is not tried with every step. */

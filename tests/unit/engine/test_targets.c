@@ -13,7 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/fail.h"
-#include "engine/binder.h"
+#include "engine/reshard/target_binder.h"
 #include "format/dtype.h"
 #include "lib/dice.h"
 
@@ -25,7 +25,7 @@ static const uint32_t dtypes[] = {CKPT_U8, CKPT_BF16, CKPT_F32, CKPT_F64, CKPT_C
 struct world {
 	struct ckpt_layout *layout;
 	struct ckpt_index index;
-	struct ckpt_wholes *wholes;
+	struct ckpt_tensor_map *tensor_map;
 	char names[TENSORS][16];
 	int64_t shapes[TENSORS][3];
 	char *shard;
@@ -37,7 +37,7 @@ static void unite(struct world *w)
 	const struct ckpt_index *list = &w->index;
 
 	w->index.layout = w->layout;
-	assert_int_equal(ckpt_wholes_build(&list, 1, NULL, &w->wholes), 0);
+	assert_int_equal(ckpt_tensor_map_build(&list, 1, NULL, &w->tensor_map), 0);
 }
 
 static void make_world(struct world *w, struct dice *d, uint64_t chunk_bytes)
@@ -67,7 +67,7 @@ static void make_world(struct world *w, struct dice *d, uint64_t chunk_bytes)
 static void end_world(struct world *w)
 {
 	free(w->shard);
-	ckpt_wholes_free(w->wholes);
+	ckpt_tensor_map_free(w->tensor_map);
 	ckpt_layout_free(w->layout);
 }
 
@@ -327,7 +327,7 @@ static void test_delivery(void **state)
 		struct world w;
 		struct goal goals[TARGETS];
 		struct ckpt_target asked[TARGETS];
-		struct ckpt_binder binder;
+		struct ckpt_target_binder binder;
 		uint64_t chunk_bytes = 1 + dice_below(&d, 3000);
 		uint64_t expected = 0;
 
@@ -336,10 +336,10 @@ static void test_delivery(void **state)
 			make_goal(&w, &d, &goals[i], &asked[i]);
 			expected += goals[i].bytes;
 		}
-		assert_int_equal(ckpt_binder_init(&binder, w.wholes, 1), 0);
-		assert_int_equal(ckpt_binder_add(&binder, asked, TARGETS / 2, NULL), 0);
-		assert_int_equal(
-			ckpt_binder_add(&binder, asked + TARGETS / 2, TARGETS - TARGETS / 2, NULL),
+		assert_int_equal(ckpt_target_binder_init(&binder, w.tensor_map, 1), 0);
+		assert_int_equal(ckpt_target_binder_add(&binder, asked, TARGETS / 2, NULL), 0);
+		assert_int_equal(ckpt_target_binder_add(
+					 &binder, asked + TARGETS / 2, TARGETS - TARGETS / 2, NULL),
 			0);
 		check_want(&w, &binder.ranks[0], goals, asked, TARGETS);
 		uint32_t block_bytes = (uint32_t)(chunk_bytes + dice_below(&d, 6000));
@@ -349,7 +349,7 @@ static void test_delivery(void **state)
 			free(goals[i].data);
 			free(goals[i].expected);
 		}
-		ckpt_binder_clear(&binder);
+		ckpt_target_binder_clear(&binder);
 		end_world(&w);
 	}
 }
@@ -376,19 +376,19 @@ static int teardown(void **state)
 /* Adds one good target and `bad`: the second is refused in words that hold `says`, and neither is in. */
 static void refused(struct ckpt_target bad, int code, const char *says)
 {
-	struct ckpt_binder binder;
+	struct ckpt_target_binder binder;
 	struct ckpt_error err = {.size = sizeof(err)};
 	struct ckpt_target both[2] = {{.name = "layer.1", .data = memory}, bad};
 
-	assert_int_equal(ckpt_binder_init(&binder, plain.wholes, 1), 0);
-	assert_int_equal(ckpt_binder_add(&binder, both, 2, &err), code);
+	assert_int_equal(ckpt_target_binder_init(&binder, plain.tensor_map, 1), 0);
+	assert_int_equal(ckpt_target_binder_add(&binder, both, 2, &err), code);
 	assert_int_equal(err.code, code);
 	if (!strstr(err.message, says))
 		fail_msg("\"%s\" does not say \"%s\"", err.message, says);
 	if (bad.name)
 		assert_string_equal(err.tensor, bad.name);
 	assert_int_equal(binder.ranks[0].count, 0);
-	ckpt_binder_clear(&binder);
+	ckpt_target_binder_clear(&binder);
 }
 
 static void test_refusals(void **state)
@@ -480,7 +480,7 @@ static void test_empty(void **state)
 {
 	static const int64_t no_size[3] = {1, 0, 0};
 	const struct ckpt_entry *e = ckpt_layout_find(plain.layout, "layer.5");
-	struct ckpt_binder binder;
+	struct ckpt_target_binder binder;
 	struct ckpt_target none[3] = {{.name = "layer.5"},
 		{.name = "layer.2", .offset = 0, .length = 0},
 		{.name = "layer.2", .ndim = 3, .shape = no_size, .start = no_size}};
@@ -488,16 +488,16 @@ static void test_empty(void **state)
 	uint64_t bytes = UINT64_MAX;
 
 	(void)state;
-	assert_int_equal(ckpt_binder_init(&binder, plain.wholes, 1), 0);
+	assert_int_equal(ckpt_target_binder_init(&binder, plain.tensor_map, 1), 0);
 	targets = &binder.ranks[0];
 	assert_int_equal(e->nbytes, 0);
 	none[1].offset = ckpt_layout_find(plain.layout, "layer.2")->nbytes;
-	assert_int_equal(ckpt_binder_add(&binder, none, 3, NULL), 0);
+	assert_int_equal(ckpt_target_binder_add(&binder, none, 3, NULL), 0);
 	assert_int_equal(targets->count, 0);
 	assert_int_equal(ckpt_targets_seal(targets, plain.layout, &bytes), 0);
 	assert_int_equal(bytes, 0);
 	assert_int_equal(deliver(&plain, targets, 4096), 0);
-	ckpt_binder_clear(&binder);
+	ckpt_target_binder_clear(&binder);
 }
 
 /* One target over everything and thousands within it cost no more than their number and overlaps. */
@@ -508,7 +508,7 @@ static void test_many(void **state)
 		.size = sizeof(tensor), .name = "w", .dtype = CKPT_U8, .ndim = 1, .shape = &shape};
 	size_t count = 200000;
 	struct ckpt_target *asked = calloc(count, sizeof(*asked));
-	struct ckpt_binder binder;
+	struct ckpt_target_binder binder;
 	struct world w = {0};
 	uint64_t bytes = 0;
 	char *to = malloc((size_t)shape);
@@ -522,14 +522,14 @@ static void test_many(void **state)
 			.length = i ? 20 : (uint64_t)shape,
 			.data = to + i * 20};
 	unite(&w);
-	assert_int_equal(ckpt_binder_init(&binder, w.wholes, 1), 0);
-	assert_int_equal(ckpt_binder_add(&binder, asked, count, NULL), 0);
+	assert_int_equal(ckpt_target_binder_init(&binder, w.tensor_map, 1), 0);
+	assert_int_equal(ckpt_target_binder_add(&binder, asked, count, NULL), 0);
 	assert_int_equal(ckpt_targets_seal(&binder.ranks[0], w.layout, &bytes), 0);
 	clock_t start = clock();
 	assert_int_equal(deliver(&w, &binder.ranks[0], 4096), (uint64_t)shape + (count - 1) * 20);
 	/* Looking at every target for every block would take minutes. */
 	assert_true(clock() - start < 20 * CLOCKS_PER_SEC);
-	ckpt_binder_clear(&binder);
+	ckpt_target_binder_clear(&binder);
 	free(asked);
 	free(to);
 	end_world(&w);
@@ -545,7 +545,7 @@ static void test_many_boxes(void **state)
 	size_t count = 100000;
 	int64_t(*starts)[2] = calloc(count, sizeof(*starts));
 	struct ckpt_target *asked = calloc(count, sizeof(*asked));
-	struct ckpt_binder binder;
+	struct ckpt_target_binder binder;
 	struct world w = {0};
 	uint64_t bytes = 0;
 	char to[4096];
@@ -558,14 +558,14 @@ static void test_many_boxes(void **state)
 			.name = "w", .ndim = 2, .shape = column, .start = starts[i], .data = to};
 	}
 	unite(&w);
-	assert_int_equal(ckpt_binder_init(&binder, w.wholes, 1), 0);
-	assert_int_equal(ckpt_binder_add(&binder, asked, count, NULL), 0);
+	assert_int_equal(ckpt_target_binder_init(&binder, w.tensor_map, 1), 0);
+	assert_int_equal(ckpt_target_binder_add(&binder, asked, count, NULL), 0);
 	clock_t start = clock();
 	assert_int_equal(ckpt_targets_seal(&binder.ranks[0], w.layout, &bytes), 0);
 	/* Each box by itself would look at every chunk: half a thousand million times. */
 	assert_true(clock() - start < 2 * CLOCKS_PER_SEC);
 	assert_int_equal(bytes, 4096 * 4096);
-	ckpt_binder_clear(&binder);
+	ckpt_target_binder_clear(&binder);
 	free(asked);
 	free(starts);
 	end_world(&w);
@@ -577,15 +577,15 @@ static void check_shared(struct ckpt_target *asked, size_t count, const char *pa
 	int64_t shape[2] = {8, 4096};
 	struct ckpt_tensor tensor = {
 		.size = sizeof(tensor), .name = "w", .dtype = CKPT_U8, .ndim = 2, .shape = shape};
-	struct ckpt_binder binder;
+	struct ckpt_target_binder binder;
 	struct world w = {0};
 	char seen[9] = "";
 	uint64_t bytes;
 
 	assert_int_equal(ckpt_layout_build(&tensor, 1, NULL, 0, 4096, NULL, &w.layout), 0);
 	unite(&w);
-	assert_int_equal(ckpt_binder_init(&binder, w.wholes, 1), 0);
-	assert_int_equal(ckpt_binder_add(&binder, asked, count, NULL), 0);
+	assert_int_equal(ckpt_target_binder_init(&binder, w.tensor_map, 1), 0);
+	assert_int_equal(ckpt_target_binder_add(&binder, asked, count, NULL), 0);
 	const struct ckpt_targets *targets = &binder.ranks[0];
 	assert_int_equal(ckpt_targets_seal(&binder.ranks[0], w.layout, &bytes), 0);
 	size_t first = ckpt_layout_chunk_at(w.layout, w.layout->header_bytes);
@@ -594,7 +594,7 @@ static void check_shared(struct ckpt_target *asked, size_t count, const char *pa
 				 : is_in(targets->wanted, first + i) ? 'w'
 								     : '.');
 	assert_string_equal(seen, pages);
-	ckpt_binder_clear(&binder);
+	ckpt_target_binder_clear(&binder);
 	end_world(&w);
 }
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/findings.h"
+#include "engine/shard/findings.h"
 #include "lib/dice.h"
 #include "lib/reading.h"
 

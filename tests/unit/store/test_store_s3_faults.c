@@ -420,7 +420,7 @@ static void drop_words(void *user, const struct s3_request *asked, struct s3_rep
  * A try that nobody has answered may be carried out long after the next one has succeeded. What was refused, or never
  * sent, is not.
  */
-static void test_removals_that_may_be_under_way(void **state)
+static void test_deletions_that_may_be_under_way(void **state)
 {
 	static const struct {
 		const char *rules;
@@ -623,7 +623,7 @@ int main(void)
 		cmocka_unit_test(test_servers_without_conditions),
 		cmocka_unit_test(test_complete),
 		cmocka_unit_test(test_posts_that_are_done_twice),
-		cmocka_unit_test(test_removals_that_may_be_under_way),
+		cmocka_unit_test(test_deletions_that_may_be_under_way),
 		cmocka_unit_test(test_nothing_is_asked_too_late),
 		cmocka_unit_test(test_no_wait_for_what_is_too_late),
 		cmocka_unit_test(test_create_that_fails),

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an upload finds of its step: the manifest here, and what the remote store has already. */
+#include "engine/copy/upload_state.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/lineage/open.h"
+#include "format/sealed.h"
+
+static ckpt_task_fn parent_body;
+static ckpt_task_fn look_body;
+static ckpt_task_fn room_body;
+
+static void drop_data(struct ckpt_upload *u)
+{
+	ckpt_free(u->op.data);
+	u->op.data = NULL;
+}
+
+/* The manifest, here. */
+
+static int fail_gone(struct ckpt_upload *u, const char *why)
+{
+	return ckpt_fail_at(u->err, CKPT_ENOSTEP,
+		&(struct ckpt_where){.tier = ckpt_store_tier(u->core->store), .file = u->pick.path},
+		"step %llu of %s is not there any more%s%s", (unsigned long long)u->step,
+		u->core->parts.label, *why ? ": " : "", why);
+}
+
+static int take_manifest(struct ckpt_upload *u)
+{
+	struct ckpt_select *p = &u->pick;
+
+	if (u->op.result == -ENOENT)
+		return fail_gone(u, "");
+	if (u->op.result < 0)
+		return ckpt_fail_at(u->err, u->op.result,
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(u->core->store), .file = p->path},
+			"cannot read %s of %s: %s", p->path, u->core->parts.label,
+			ckpt_code_text(u->op.result));
+	p->manifest_bytes = u->op.data;
+	p->manifest_length = u->op.length;
+	u->op.data = NULL;
+	int r = ckpt_manifest_decode(
+		p->manifest_bytes, p->manifest_length, p->path, u->err, &p->manifest);
+	if (r < 0)
+		return r;
+	if (p->manifest.kind != CKPT_MANIFEST_COMMIT)
+		return fail_gone(u, "it was aborted");
+	if (p->manifest.generation != u->generation || p->manifest.step != u->step)
+		return ckpt_fail_at(u->err, CKPT_EINTEGRITY,
+			&(struct ckpt_where){
+				.tier = ckpt_store_tier(u->core->store), .file = p->path},
+			"%s is the manifest of another step: it was copied here from elsewhere",
+			p->path);
+	p->chosen.generation = u->generation;
+	p->chosen.step = u->step;
+	return *u->stop;
+}
+
+static int take_there_alone(struct ckpt_upload *u)
+{
+	struct ckpt_manifest manifest = {0};
+
+	if (u->op.result == -ENOENT)
+		return fail_gone(u, "");
+	if (u->op.result < 0)
+		return ckpt_upload_trouble(u, "read");
+	int r = ckpt_manifest_decode(u->op.data, u->op.length, u->pick.path, u->err, &manifest);
+	bool same = r == 0 && manifest.kind == CKPT_MANIFEST_COMMIT &&
+		    manifest.generation == u->generation && manifest.step == u->step;
+	ckpt_manifest_clear(&manifest);
+	drop_data(u);
+	if (r < 0)
+		return r;
+	return same ? *u->stop : fail_gone(u, "");
+}
+
+/* Whoever published it in a directory may have died before its name was durable. */
+static int there_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_sync(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	u->committed = u->op.result >= 0;
+	return ckpt_upload_give_up(u, u->committed ? 0 : ckpt_upload_trouble(u, "sync"));
+	CKPT_TASK_END(task);
+}
+
+/* Rank 0 knew that the step is there, and has let it go here, before this rank has looked for that. */
+static int gone_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_get(u->dest, &u->op, u->pick.path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_there_alone(u);
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, there_body);
+	CKPT_TASK_END(task);
+}
+
+/* The lock keeps retention away; where there are no locks, the upload queue does alone. */
+int ckpt_upload_probe_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	struct ckpt_store *store = u->core->store;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	u->op.quiet = true;
+	ckpt_name_manifest(u->pick.path, u->generation, u->step);
+	ckpt_store_lock(store, &u->op, u->pick.path, true, &u->pick.lock);
+	CKPT_AWAIT(task, u->op.done);
+	if (u->op.result == -ENOENT && !u->all)
+		return ckpt_task_continue(task, gone_body);
+	if (u->op.result == -ENOENT)
+		return ckpt_upload_give_up(u, fail_gone(u, ""));
+	/* A removal that may be refused yet. */
+	if (u->op.result == -EAGAIN)
+		return ckpt_upload_give_up(
+			u, ckpt_fail(u->err, -EAGAIN, "%s is locked", u->pick.path));
+	ckpt_store_get(store, &u->op, u->pick.path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	if (u->op.result == -ENOENT && !u->all)
+		return ckpt_task_continue(task, gone_body);
+	r = take_manifest(u);
+	if (r < 0)
+		return ckpt_upload_give_up(u, r);
+	return ckpt_task_continue(task, u->parent ? parent_body : look_body);
+	CKPT_TASK_END(task);
+}
+
+/* What is there. */
+
+static int compare_manifest(struct ckpt_upload *u)
+{
+	bool same = u->op.length == u->pick.manifest_length &&
+		    memcmp(u->op.data, u->pick.manifest_bytes, u->op.length) == 0;
+
+	drop_data(u);
+	if (same)
+		return 0;
+	return ckpt_fail_at(u->err, -EEXIST,
+		&(struct ckpt_where){.tier = "remote", .file = u->pick.path},
+		"%s has another step %llu of generation %llu: two jobs go on from the same claim, "
+		"or the store %s is not the one that it was made from",
+		u->dest->label, (unsigned long long)u->step, (unsigned long long)u->generation,
+		u->core->parts.label);
+}
+
+/* Whatever is in it, the name counts. */
+int ckpt_upload_take_tombstone(struct ckpt_upload *u)
+{
+	drop_data(u);
+	u->deleting = u->op.result >= 0;
+	return u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "read");
+}
+
+static int take_there(struct ckpt_upload *u)
+{
+	ckpt_free(u->there.names);
+	u->there = (struct ckpt_listing){0};
+	u->there_at = 0;
+	if (u->op.result == -ENOENT)
+		return *u->stop;
+	u->there = u->op.listing;
+	u->op.listing = (struct ckpt_listing){0};
+	return ckpt_upload_trouble(u, "list");
+}
+
+int ckpt_upload_take_newest(struct ckpt_upload *u, uint64_t *ret_newest)
+{
+	int r = u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "list");
+
+	*ret_newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
+	ckpt_free(u->op.listing.names);
+	u->op.listing = (struct ckpt_listing){0};
+	return r;
+}
+
+/* Rank 0 sends it. */
+static int check_claimed(struct ckpt_upload *u)
+{
+	uint64_t newest;
+	int r = ckpt_upload_take_newest(u, &newest);
+
+	if (r < 0 || newest >= ckpt_scan_newest_claim(&u->core->scan))
+		return r;
+	return ckpt_fail(u->err, -EAGAIN, "rank 0 has not sent its claim to %s", u->dest->label);
+}
+
+/*
+ * Who has listed the claims before this one's was there may be about to remove the step, and has marked it before that.
+ * So its tombstone is looked for before its manifest is: without one, a manifest that is there stays.
+ */
+static int parent_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (u->core->config.rank > 0) {
+		ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
+		CKPT_AWAIT(task, u->op.done);
+		r = check_claimed(u);
+		if (r < 0)
+			return ckpt_upload_give_up(u, r);
+	}
+	ckpt_name_tombstone(path, u->generation, u->step);
+	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	r = ckpt_upload_take_tombstone(u);
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, look_body);
+	CKPT_TASK_END(task);
+}
+
+static int take_same(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	int r = compare_manifest(u);
+
+	u->found = u->deleting;
+	return r < 0 || u->deleting ? ckpt_upload_give_up(u, r)
+				    : ckpt_task_continue(task, there_body);
+}
+
+static int look_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_get(u->dest, &u->op, u->pick.path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	if (u->op.result >= 0)
+		return take_same(task);
+	r = u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "read");
+	if (r < 0)
+		return ckpt_upload_give_up(u, r);
+	u->then = room_body;
+	return ckpt_task_continue(task, ckpt_upload_there_body);
+	CKPT_TASK_END(task);
+}
+
+/* The tombstone comes before the list: while what is listed goes, there is one. */
+int ckpt_upload_there_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_tombstone(path, u->generation, u->step);
+	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, u->op.done);
+	r = ckpt_upload_take_tombstone(u);
+	if (r < 0 || u->deleting)
+		return ckpt_upload_give_up(u, r);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_list(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_there(u);
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, u->then);
+	CKPT_TASK_END(task);
+}
+
+/* The directories that it is sent to. */
+static int room_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (u->all) {
+		u->elsewhere = (struct ckpt_shard_location){
+			.core = u->core, .pick = &u->pick, .err = u->err, .waiter = task};
+		ckpt_shard_location_start(&u->elsewhere);
+		CKPT_AWAIT(task, u->elsewhere.task.finished);
+		if (u->elsewhere.task.result < 0)
+			return ckpt_upload_give_up(u, u->elsewhere.task.result);
+	}
+	ckpt_name_generation(path, u->generation);
+	ckpt_store_mkdir(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	r = ckpt_upload_trouble(u, "make");
+	if (r < 0)
+		return ckpt_upload_give_up(u, r);
+	ckpt_name_step(path, u->generation, u->step);
+	ckpt_store_mkdir(u->dest, &u->op, path);
+	CKPT_AWAIT(task, u->op.done);
+	r = ckpt_upload_trouble(u, "make");
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, ckpt_upload_rank_body);
+	CKPT_TASK_END(task);
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The core: every state machine of an engine, on one thread. It sees completions only: it reads no
+ * clock but the environment's, never blocks, and starts everything through the tables. The runtime
+ * (runtime/runtime.c) drives it with a real thread; the simulator drives it by hand.
+ *
+ * A state machine ("operation") is posted by another thread, runs as a ckpt_task, and answers through
+ * its own latch. The poster owns the memory; the core has it from the post until the answer.
+ */
+#ifndef CKPT_ENGINE_CORE_CORE_H
+#define CKPT_ENGINE_CORE_CORE_H
+
+#include <stdatomic.h>
+#include "base/env.h"
+#include "base/latch.h"
+#include "base/log.h"
+#include "base/task.h"
+#include "base/timer.h"
+#include "device/devices.h"
+#include "engine/core/pool_allowance.h"
+#include "engine/core/pool_growth.h"
+#include "engine/core/pool_shrink.h"
+#include "engine/gc/seen_tombstones.h"
+#include "engine/lineage/scan.h"
+#include "engine/ranks/replica_digest.h"
+#include "exchange/exchange.h"
+#include "format/catalog.h"
+#include "format/manifest.h"
+#include "staging/pool.h"
+#include "store/store.h"
+
+struct ckpt_core;
+struct ckpt_deletion;
+struct ckpt_exchange_call;
+struct ckpt_skipper;
+struct ckpt_remote_gc;
+struct ckpt_upload_queue;
+struct ckpt_save;
+struct ckpt_save_commit;
+struct ckpt_restore;
+
+/* Bits that an operation's latch answers with. */
+#define CKPT_DONE_EAGER  1u /* save: of the eager blocks what is below at FED */
+#define CKPT_DONE_STAGED 2u /* save: all tensors are copied */
+#define CKPT_DONE_LOCAL  4u /* save: committed */
+#define CKPT_DONE_END    8u /* the outcome is known; on failure `error` says it */
+#define CKPT_DONE_GONE   16u /* the core has let go of the operation and of all memory it was given */
+/* 32: see restore.h */
+#define CKPT_DONE_FED    64u  /* save: what is of the CPU is copied, the rest is with the GPUs */
+#define CKPT_DONE_LOOKED 128u /* save: GPUs look again; where no stream waits for it, they have */
+
+struct ckpt_core_config {
+	uint32_t block_bytes;
+	uint64_t chunk_bytes;
+	uint64_t keep_last;
+	uint64_t keep_every;
+	uint32_t remote_tries;     /* that fail in a row, and the upload queue gives up; 0: never */
+	uint64_t remote_every;     /* of the steps that go to the remote store; 0: all do */
+	uint64_t remote_keep_last; /* of the steps there; 0: nothing is removed */
+	uint64_t remote_keep_every;
+	uint32_t remote_grace_s;     /* 0: CKPT_REMOTE_GC_GRACE_S */
+	uint64_t remote_bytes_per_s; /* to one in a directory; 0: no bound. A bucket has its own */
+	uint32_t
+		sharers; /* ranks for whose staging the memory of this machine is; 0: the pool does not grow */
+	uint32_t save_timeout_ms;
+	bool read_only;
+	bool new_start;
+	uint32_t rank;
+	uint32_t world;  /* 0 and 1: nobody else */
+	bool sharing;    /* other ranks on this node restore what this one does, or parts of it */
+	bool node_store; /* every node of the job has a store of its own */
+	bool lost_nodes; /* with node_store: a step of which some files are elsewhere is passed over */
+	uint32_t
+		many; /* ranks of a step that are too many to read all indexes; 0: CKPT_SHARD_LOAD_MANY */
+	uint64_t
+		agree_bytes; /* of indexes that rank 0 holds at once; 0: CKPT_RANK_SCHEMA_BYTES_MAX */
+	uint64_t
+		agree_boxes; /* of tensors that are compared at once; 0: CKPT_REPLICA_CHECK_BOXES */
+	struct ckpt_catalog_limits catalog_limits;
+	uint32_t
+		node_leader; /* with node_store: the lowest rank on this node, which keeps its store */
+	bool tolerant;       /* rank 0: replicas that differ fail no step */
+	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
+	char node[CKPT_NODE_CHARS];
+};
+
+/* Where a store is: in a directory, or in a bucket. */
+struct ckpt_core_place {
+	int root;                      /* a descriptor of the directory; -1 */
+	struct ckpt_s3_client *bucket; /* NULL: a directory */
+	uint64_t number;               /* of one in a bucket: ckpt_s3_place_number() */
+	const char *label;             /* for messages */
+	/* Of the remote store, to be remembered: whole, one line; NULL: it is not. */
+	const char *url;
+	/* Whether it takes O_DIRECT has been tried, and what came of it; not tried: as the store of the engine does. */
+	bool tried;
+	bool direct;
+	/* Of what is written there. */
+	bool claims; /* every claim of the run goes along, also to where the step is already */
+	bool node;   /* it becomes the store of one node */
+	bool self; /* it is the store of the engine itself: nothing that is there is written again */
+};
+
+/* Everything that the core is given; all outlive it, and belong to whoever made it. */
+struct ckpt_core_parts {
+	struct ckpt_env *env;
+	struct ckpt_io *io;
+	int root; /* directory of the store; -1: it is in a bucket */
+	struct ckpt_s3_client
+		*bucket;   /* NULL: it is a directory. Asked by the core's thread alone */
+	const char *label; /* its path, for messages */
+	struct ckpt_devices *devices;
+	struct ckpt_pool *pool;
+	struct ckpt_ledger
+		*ledger;      /* of the ranks of this node; NULL: they do not agree on staging */
+	struct ckpt_log *log; /* may be NULL */
+	struct ckpt_exchange_server *server; /* attached; NULL: the ranks talk through the store */
+	struct ckpt_core_place remote; /* where committed steps go on to; label NULL: nowhere */
+	/* What was copied into that bucket is over. On the core's thread; NULL: it is there as long as the core. */
+	void (*leave)(void *user, struct ckpt_s3_client *bucket);
+	void *user;
+};
+
+/*
+ * An operation that is no save and no restore: open, claim, list, remove, quiesce. The poster waits
+ * for CKPT_DONE_END.
+ */
+struct ckpt_command {
+	struct ckpt_node node;
+	struct ckpt_task task;
+	struct ckpt_core *core;
+	struct ckpt_latch latch;
+	struct ckpt_error error;
+	int result;
+	atomic_uint owners; /* 0: of ckpt_command_init() */
+	void (*clear)(struct ckpt_command *command);
+};
+
+/* Of which step this rank has a key in the exchange. */
+struct ckpt_told {
+	uint64_t generation;
+	uint64_t step;
+	uint64_t
+		blob; /* rank 0: length of its manifest, which the nodes were sent; 0: they were not */
+};
+
+/* Rank 0: what the indexes of all ranks say together, for readers of very many (FORMAT.md 19). */
+struct ckpt_core_catalog {
+	uint64_t generation; /* that it is of, or was tried in; 0: none */
+	struct ckpt_digest digest;
+	uint64_t bytes; /* 0: there is none */
+};
+
+struct ckpt_core {
+	struct ckpt_core_parts parts;
+	struct ckpt_core_config config;
+	struct ckpt_s3_client *clients; /* of its stores that are in buckets */
+	struct ckpt_store *store;
+	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
+	struct ckpt_listing sessions;   /* rank 0: that were there when it came, its own perhaps */
+	struct ckpt_sched sched;
+	struct ckpt_timers timers;
+
+	/* What the store held when it was last read, and what this engine has done since. */
+	struct ckpt_marker marker;
+	struct ckpt_scan scan;
+
+	/* The generation. */
+	uint64_t generation;        /* 0: not claimed */
+	bool adopted;               /* a parent was chosen by a restore */
+	uint64_t parent_generation; /* 0: none */
+	uint64_t parent_step;
+	struct ckpt_object holder; /* lock on the newest claim: its predecessor's, then its own */
+	bool fenced;               /* a later generation was seen: nothing is published any more */
+	bool claiming;
+	bool lineage_elsewhere; /* rank 0: the store of some node, or its own, had a step of the lineage then */
+	uint64_t newest_elsewhere; /* claim in the store of any node when they were opened */
+	uint64_t
+		tried_generation; /* of a claim that failed and may be there all the same; 0: none */
+	uint64_t tried_nonce;
+	bool holds_claim; /* `holder` is of the one that was tried */
+	uint64_t nonce;   /* of the claim of `generation` */
+	uint64_t
+		heard_generation; /* that rank 0 has claimed, and this rank could not join; 0: none */
+	uint64_t heard_nonce;
+	uint32_t claims;      /* of this session that were made */
+	uint32_t claim_tries; /* of the next one */
+	bool claim_untold;    /* rank 0 has claimed, and the others may not know */
+	bool claim_telling;
+	struct ckpt_told told[CKPT_EXCHANGE_BATCH]; /* oldest first */
+	size_t told_count;
+	size_t refusals;                /* being told */
+	struct ckpt_save_commit *early; /* of them, those that wait for the claim under way */
+
+	struct ckpt_digest *
+		agreed; /* rank 0: the plans of all ranks, of which it is not to be asked again whether they agree */
+	struct ckpt_core_catalog catalog; /* of these plans */
+	/* Rank 0: bits of the ranks that write a box which another one writes as well, by these plans; NULL: none. */
+	uint64_t *shared;
+	uint64_t shared_step; /* the newest in which they had the same bytes; valid if shared */
+	/* Of what several ranks hold alike: all bytes were compared, in a step that was committed. */
+	struct ckpt_replica_digest_proved alike_proved;
+	struct ckpt_replica_digest_owned alike_owned;
+	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
+	bool any_alike;
+	atomic_uint unchecked;     /* enum ckpt_unchecked: that it is so was said */
+	char unchecked_boxes[160]; /* written once, before CKPT_UNCHECKED_BOXES is set */
+	uint64_t last_step;        /* newest step begun in this generation; valid if any_step */
+	bool any_step;
+
+	struct ckpt_save *save;          /* the one under way; NULL: none */
+	struct ckpt_pool_growth growth;  /* of the pool */
+	struct ckpt_shrink shrink;       /* of it, likewise */
+	struct ckpt_allowance allowance; /* of the jobs of both */
+	struct ckpt_restore *restores;   /* under way */
+	/* With other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
+	_Atomic uint32_t restores_begun;
+	struct ckpt_deletion *deletions;  /* under way */
+	struct ckpt_exchange_call *calls; /* with other ranks, under way */
+	struct ckpt_skipper *skipper;     /* waits for the end of `save`; NULL: nobody */
+	struct ckpt_gc *gc;               /* retention and settling */
+	uint64_t repaired_generation;     /* of the step that was last mended from there; 0: none */
+	uint64_t repaired_step;
+	bool repairing;
+	bool unlocked; /* that a shard which is sent could not be locked was said */
+	struct ckpt_upload_queue *upload_queue; /* NULL: there is no remote store */
+	struct ckpt_remote_gc *remote_gc;       /* NULL: nothing is removed there */
+	struct ckpt_seen_tombstones
+		seen_tombstones; /* in its own store, of ckpt_two_phase_command_body() */
+	unsigned commands;       /* under way */
+	uint64_t *pins;
+	size_t pin_count;
+	bool closing;
+
+	struct ckpt_task *closer; /* woken when something that was under way has ended */
+	struct ckpt_stats stats;  /* what the core counts itself; see report.h */
+	int eventfd;              /* -1: none; written at every change of a latch */
+};
+
+/* Reads nothing yet: post an open command (lineage/open.h) first. */
+int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
+	const struct ckpt_core_config *config, struct ckpt_error *err);
+/* A store beside the core's own, or that. What `place` names is borrowed. -ENOMEM. */
+int ckpt_core_open_store(
+	struct ckpt_core *core, const struct ckpt_core_place *place, struct ckpt_store **ret_store);
+/* What buckets were asked for somebody who has given up (`stop` of an operation) ends soon. */
+void ckpt_core_give_up(struct ckpt_core *core);
+/* Buckets are asked no more, and what they were asked ends soon. True: it has; else `task` is woken then. */
+bool ckpt_core_stop_clients(struct ckpt_core *core, struct ckpt_task *task);
+/* Nothing may be under way. */
+void ckpt_core_destroy(struct ckpt_core *core);
+
+/*
+ * Takes what has come in, fires what is due, and lets every ready task go on until none can.
+ * Returns the next deadline on the environment's clock; UINT64_MAX: none.
+ */
+uint64_t ckpt_core_step(struct ckpt_core *core);
+
+/* Nothing under way, and nothing to come. */
+bool ckpt_core_idle(const struct ckpt_core *core);
+
+void ckpt_core_timer_set(struct ckpt_core *core, struct ckpt_timer *timer, uint64_t at_ns);
+void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer);
+
+/* Whether this rank keeps the store: holds its lock, and removes what goes. One rank of a store does. */
+bool ckpt_core_owns_store(const struct ckpt_core *core);
+
+/* Why it is not found out whether ranks hold the same, an enum ckpt_unchecked. True: it was not said so far. Any thread. */
+bool ckpt_core_note_unchecked(struct ckpt_core *core, unsigned why);
+/* CKPT_UNCHECKED_BOXES, and which. On the core's thread. */
+bool ckpt_core_note_boxes(struct ckpt_core *core, const char *which);
+
+/* This rank tells the others something about a step. */
+void ckpt_core_note_told(struct ckpt_core *core, uint64_t generation, uint64_t step);
+
+/* Sets the bits and pokes the eventfd. */
+void ckpt_core_answer(struct ckpt_core *core, struct ckpt_latch *latch, uint32_t bits);
+
+/*
+ * Commands of a poster that sees each to its end. Init; set what `body` needs around it; post; wait
+ * for END, the last thing that the core does with it; read `result`, `error`; fini.
+ */
+int ckpt_command_init(struct ckpt_command *command, struct ckpt_core *core);
+void ckpt_command_fini(struct ckpt_command *command);
+/*
+ * Commands of a poster that may give up waiting: the core owns it too from the post on, and it goes
+ * when both have let go. `size` is that of the struct that begins with it; `clear` (or NULL) frees
+ * what that struct holds. NULL: out of memory.
+ */
+struct ckpt_command *ckpt_command_new(
+	struct ckpt_core *core, size_t size, void (*clear)(struct ckpt_command *command));
+void ckpt_command_unref(struct ckpt_command *command);
+/* Any thread. `body` runs as a task and its result is the command's. */
+void ckpt_command_post(struct ckpt_command *command, ckpt_task_fn *body);
+/* From a body: the command around its task. */
+struct ckpt_command *ckpt_command_of(struct ckpt_task *task);
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which steps retention lets go. */
+#include "engine/copy/upload_queue.h"
+#include "engine/gc/gc.h"
+
+static bool is_kept(const struct ckpt_retention *keep, const struct ckpt_scan_step *s)
+{
+	if (s->in_lineage && keep->keep_every && s->step % keep->keep_every == 0)
+		return true;
+	if (keep->core && ckpt_upload_queue_keeps(keep->core, s->generation, s->step))
+		return true;
+	for (size_t i = 0; i < keep->pin_count; i++)
+		if (keep->pins[i] == s->step)
+			return true;
+	return false;
+}
+
+/* What somebody removes is not kept, though it is there yet. */
+static bool stays(const struct ckpt_scan_step *s)
+{
+	return s->in_lineage && !s->deleting && s->state == CKPT_STEP_COMMITTED;
+}
+
+/* Uploads go in order: what lacks something, though newer ones are whole and none is under way, will lack it for good. */
+static bool is_left(const struct ckpt_retention *keep, const struct ckpt_scan_step *s)
+{
+	return keep->remote && keep->settled && s->state == CKPT_STEP_PENDING;
+}
+
+const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
+	const struct ckpt_retention *keep, uint64_t generation, uint64_t step)
+{
+	const struct ckpt_scan_step *oldest = NULL;
+	uint64_t kept = 0;
+	unsigned aborted = 0;
+
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->generation < generation || (s->generation == generation && s->step <= step))
+			break; /* newest first: what follows is older still */
+		if (s->state == CKPT_STEP_ABORTED) {
+			if (++aborted > CKPT_ABORTED_KEPT)
+				oldest = s;
+		} else if (keep->keep_last == 0) {
+			continue;
+		} else if (kept < keep->keep_last) {
+			kept += stays(s);
+		} else if ((s->in_lineage || s->rolled_back || is_left(keep, s)) &&
+			   !is_kept(keep, s)) {
+			oldest = s;
+		}
+	}
+	return oldest;
+}
+
+bool ckpt_retention_outlived(const struct ckpt_scan *scan, const struct ckpt_retention *keep,
+	uint64_t generation, uint64_t step)
+{
+	uint64_t newer = 0;
+
+	if (keep->keep_last == 0 || (keep->keep_every && step % keep->keep_every == 0))
+		return false;
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+		if (s->generation < generation || (s->generation == generation && s->step <= step))
+			break;
+		newer += stays(s);
+	}
+	return newer >= keep->keep_last;
+}

@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Claiming a generation. */
+#include "engine/lineage/claim.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/gc/gc.h"
+#include "engine/copy/upload_queue.h"
+#include "engine/lineage/open.h"
+#include "engine/save/commit.h"
+#include "format/sealed.h"
+
+static ckpt_task_fn parent_body;
+static ckpt_task_fn publish_body;
+
+static struct ckpt_claimer *claimer_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_claimer, work);
+}
+
+/* A commit of the lineage that cannot be read, perhaps: to start beside it would be to lose it. */
+static int check_broken(
+	struct ckpt_core *core, const struct ckpt_scan_step *s, struct ckpt_error *err)
+{
+	unsigned long long step = s->step;
+
+	if (s->state != CKPT_STEP_BROKEN ||
+		!ckpt_lineage_holds(&core->scan, s->generation, s->step))
+		return 0;
+	if (s->code <= CKPT_EINTEGRITY)
+		return ckpt_fail(err, CKPT_ENOTRESUMED,
+			"the manifest of step %llu of the store %s is damaged (%s), and nothing "
+			"was "
+			"resumed: put it back from a copy, or ask for a new start",
+			step, core->parts.label, s->note);
+	return ckpt_fail(err, s->code,
+		"the manifest of step %llu of the store %s cannot be read (%s), so whether there "
+		"is "
+		"something to resume is not known: try again, or ask for a new start",
+		step, core->parts.label, s->note);
+}
+
+/* Whether this core may claim, and with which parent. */
+static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
+{
+	if (core->config.read_only)
+		return ckpt_fail(
+			err, -EROFS, "the store %s was opened read only", core->parts.label);
+	if (core->adopted || core->config.new_start)
+		return 0;
+	(void)ckpt_lineage_mark(&core->scan, NULL);
+	int r = 0;
+	for (size_t i = 0; i < core->scan.step_count && r == 0; i++) {
+		const struct ckpt_scan_step *s = &core->scan.steps[i];
+		if (s->in_lineage)
+			return ckpt_fail(err, CKPT_ENOTRESUMED,
+				"the store %s holds commits, the newest of step %llu: resume from "
+				"it, or ask for a new start, or use another store",
+				core->parts.label, (unsigned long long)s->step);
+		r = check_broken(core, s, err);
+	}
+	if (r == 0 && core->lineage_elsewhere)
+		return ckpt_fail(err, CKPT_ENOTRESUMED,
+			"the store of another node holds commits that %s does not, and nothing was "
+			"resumed: make a rank of that node rank 0, or ask for a new start",
+			core->parts.label);
+	return r;
+}
+
+static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
+{
+	struct ckpt_core *core = c->command.core;
+
+	c->claim = (struct ckpt_claim){.generation = generation,
+		.parent_generation = core->adopted ? core->parent_generation : 0,
+		.parent_step = core->adopted ? core->parent_step : 0,
+		/* A number that is tried again: what the first try left may show itself late. */
+		.nonce = generation == core->tried_generation ? core->tried_nonce
+							      : ckpt_env_random(core->parts.env),
+		.world = core->config.world,
+		.wall_ms = ckpt_env_wall_ms(core->parts.env)};
+	memcpy(c->claim.run_id, core->marker.run_id, sizeof(c->claim.run_id));
+	memcpy(c->claim.node, core->config.node, sizeof(c->claim.node));
+	return ckpt_claim_encode(&c->claim, &c->buf);
+}
+
+/* This core has claimed before: says what. */
+static int repeat(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+	const struct ckpt_scan_gen *gen = ckpt_scan_gen(&core->scan, core->generation);
+
+	CKPT_ASSERT(gen && gen->claimed);
+	c->claim = gen->claim;
+	return 0;
+}
+
+/*
+ * A claim that could not be synced may be there all the same. It is as if a process that died had made
+ * it: the next one comes after it. False: the one there is somebody else's.
+ */
+static bool take_own_try(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_scan_gen gen = {.generation = c->newest, .claimed = true};
+
+	int r = ckpt_claim_decode(c->op.data, c->op.length, c->path, NULL, &gen.claim);
+	ckpt_free(c->op.data);
+	c->op.data = NULL;
+	if (r < 0 || gen.claim.nonce != core->tried_nonce)
+		return false;
+	/* In its place since it was tried. */
+	r = ckpt_scan_put_gen(&core->scan, &gen);
+	CKPT_ASSERT(r == 0);
+	return true;
+}
+
+static int lost(struct ckpt_claimer *c, uint64_t generation)
+{
+	return ckpt_fail_at(&c->command.error, CKPT_EINUSE,
+		&(struct ckpt_where){.tier = "local", .file = c->op.path},
+		"another process claimed generation %llu of the store %s since this one opened it: "
+		"stop that job, or give this one a store of its own",
+		(unsigned long long)generation, c->command.core->parts.label);
+}
+
+int ckpt_claim_adopt(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_scan_gen gen = {
+		.generation = c->claim.generation, .claimed = true, .claim = c->claim};
+
+	core->generation = c->claim.generation;
+	core->nonce = c->claim.nonce;
+	core->heard_generation = 0;
+	core->last_step = c->claim.parent_step;
+	core->any_step = c->claim.parent_generation != 0;
+	core->stats.generation = core->generation;
+	ckpt_log(core->parts.log, CKPT_LOG_INFO,
+		"claimed generation %llu of %s, parent generation %llu step %llu",
+		(unsigned long long)core->generation, core->parts.label,
+		(unsigned long long)c->claim.parent_generation,
+		(unsigned long long)c->claim.parent_step);
+	/* In its place already, see below: a claim that is there cannot fail any more. */
+	int r = ckpt_scan_put_gen(&core->scan, &gen);
+	CKPT_ASSERT(r == 0);
+	(void)ckpt_lineage_mark(&core->scan, NULL);
+	ckpt_gc_ask(core, CKPT_GC_SETTLE | CKPT_GC_SWEEP);
+	ckpt_upload_queue_note_claim(core);
+	return 0;
+}
+
+/* Chooses the number after `newest`, and makes room for what must not fail later. */
+static int prepare(struct ckpt_claimer *c, uint64_t newest)
+{
+	struct ckpt_core *core = c->command.core;
+	int r = encode_claim(c, newest + 1);
+
+	if (r == -ERANGE)
+		return ckpt_fail(&c->command.error, r,
+			"generation %llu of the store %s is the last one that it can number: "
+			"export the step to go on from into a new store",
+			(unsigned long long)newest, core->parts.label);
+	if (r == 0)
+		r = ckpt_scan_put_gen(
+			&core->scan, &(struct ckpt_scan_gen){.generation = newest + 1});
+	if (r < 0)
+		return ckpt_fail(&c->command.error, r, "out of memory");
+	core->tried_generation = c->claim.generation;
+	core->tried_nonce = c->claim.nonce;
+	ckpt_name_claim(c->path, c->claim.generation);
+	return 0;
+}
+
+/* Nothing but this core's own tries may have come since the scan. */
+static int look_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_store_op *op = &c->op;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_list(core->store, op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, op->done);
+	if (op->result < 0)
+		return ckpt_fail(&c->command.error, op->result, "cannot list %s of %s: %s",
+			CKPT_NAME_GENS, core->parts.label, ckpt_code_text(op->result));
+	c->newest = ckpt_newest_claim(&op->listing);
+	ckpt_free(op->listing.names);
+	op->listing = (struct ckpt_listing){0};
+	if (c->newest == ckpt_scan_newest_claim(&core->scan))
+		return ckpt_task_continue(task, parent_body);
+	if (c->newest != core->tried_generation)
+		return lost(c, c->newest);
+	ckpt_name_claim(c->path, c->newest);
+	ckpt_store_get(core->store, op, c->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, op->done);
+	if (op->result < 0)
+		return ckpt_fail(&c->command.error, op->result, "cannot read %s of %s: %s", c->path,
+			core->parts.label, ckpt_code_text(op->result));
+	if (!take_own_try(c))
+		return lost(c, c->newest);
+	return ckpt_task_continue(task, parent_body);
+	CKPT_TASK_END(task);
+}
+
+/*
+ * That nothing is resumed must be known. Asked when nobody has claimed since the scan: until then what it
+ * lacks may be somebody else's beginning, and is no claim that was lost.
+ */
+static int check_lineage(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+
+	return core->config.new_start ? 0 : ckpt_lineage_mark(&core->scan, &c->command.error);
+}
+
+static int fail_removed(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+
+	return ckpt_fail_at(&c->command.error, CKPT_EINUSE,
+		&(struct ckpt_where){.tier = "local", .file = c->path},
+		"step %llu of %s, which this process goes on from, was removed meanwhile "
+		"by another one: stop that job, and resume again",
+		(unsigned long long)core->parent_step, core->parts.label);
+}
+
+/*
+ * The step to go on from is still there. Where locks do not reach, a process that was taken for dead may
+ * have retired it since, and has newer ones: a claim would leave those behind, and have nothing itself.
+ */
+static int parent_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_store_op *op = &c->op;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (!core->adopted) {
+		r = check_lineage(c);
+		return r < 0 ? r : ckpt_task_continue(task, publish_body);
+	}
+	ckpt_name_manifest(c->path, core->parent_generation, core->parent_step);
+	ckpt_store_get(core->store, op, c->path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, op->done);
+	ckpt_free(op->data);
+	op->data = NULL;
+	if (op->result == -ENOENT)
+		return fail_removed(c);
+	/* One that cannot be read is there, and that is no concern of the claim's. */
+	ckpt_error_clear(&c->command.error);
+	ckpt_claim_start_settle(c);
+	CKPT_AWAIT(task, op->done);
+	if (op->result == -ENOENT)
+		return fail_removed(c);
+	return op->result < 0 ? op->result : ckpt_task_continue(task, publish_body);
+	CKPT_TASK_END(task);
+}
+
+void ckpt_claim_start_settle(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+
+	ckpt_name_step(c->path, core->parent_generation, core->parent_step);
+	ckpt_store_sync(core->store, &c->op, c->path);
+}
+
+int ckpt_claim_settled(struct ckpt_claimer *c)
+{
+	if (c->op.result == -ENOENT)
+		ckpt_error_clear(&c->command.error);
+	return c->op.result == -ENOENT ? 0 : c->op.result;
+}
+
+/*
+ * The number that the next claim comes after. The place of a try that failed is free, by the listing: to
+ * leap over it would be to leap over whoever takes it meanwhile.
+ */
+static uint64_t last_taken(struct ckpt_claimer *c)
+{
+	struct ckpt_core *core = c->command.core;
+	uint64_t newest = ckpt_max_u64(c->newest, ckpt_scan_newest(&core->scan));
+
+	newest = ckpt_max_u64(newest, core->newest_elsewhere);
+	if (newest > 0 && newest == core->tried_generation &&
+		!ckpt_scan_gen(&core->scan, newest)->claimed)
+		newest--;
+	return newest;
+}
+
+static int publish_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+	struct ckpt_store_op *op = &c->op;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = prepare(c, last_taken(c));
+	if (r < 0)
+		return r;
+	ckpt_store_publish(core->store, op, c->path, c->buf.data, c->buf.len, &c->lock);
+	CKPT_AWAIT(task, op->done);
+	/* -ENOENT: the winner has cleared the temporary away. */
+	if (op->result == -EEXIST || op->result == -ENOENT)
+		return lost(c, c->claim.generation);
+	if (op->result < 0)
+		return op->result;
+	if (core->holder.fd >= 0) {
+		ckpt_store_shut(core->store, op, &core->holder);
+		CKPT_AWAIT(task, op->done);
+	}
+	core->holder = c->lock;
+	return ckpt_claim_adopt(c);
+	CKPT_TASK_END(task);
+}
+
+/* What keeps rank 0 from claiming is told as well: what is in the store counts for all as it sees it. */
+static int work_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c = claimer_of(task);
+	struct ckpt_core *core = c->command.core;
+
+	if (core->config.rank > 0 && !core->config.read_only)
+		return ckpt_task_continue(task, ckpt_claim_join_body);
+	int r = check_parent(core, &c->command.error);
+	return r < 0 ? r : ckpt_task_continue(task, look_body);
+}
+
+static void work_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(&claimer_of(task)->command.task);
+}
+
+int ckpt_claim_body(struct ckpt_task *task)
+{
+	struct ckpt_claimer *c =
+		CKPT_CONTAINER(ckpt_command_of(task), struct ckpt_claimer, command);
+	struct ckpt_core *core = c->command.core;
+
+	CKPT_TASK_BEGIN(task);
+	if (core->claiming)
+		return ckpt_fail(&c->command.error, -EBUSY,
+			"an earlier claim of the store %s has not ended: its storage does not "
+			"answer",
+			core->parts.label);
+	if (core->generation)
+		return repeat(c);
+	core->claiming = true;
+	ckpt_store_op_init(&c->op, &c->work, &c->command.error);
+	c->op.quiet = true;
+	ckpt_task_start(&c->work, &core->sched, work_body, work_done);
+	CKPT_AWAIT(task, c->work.finished);
+	if (core->exchange && core->config.rank == 0 && !core->config.read_only) {
+		if (ckpt_claim_tell(c))
+			CKPT_AWAIT(task, c->call.task.finished);
+		ckpt_claim_told(c);
+	}
+	core->claiming = false;
+	ckpt_save_wake_early(core);
+	return c->work.result;
+	CKPT_TASK_END(task);
+}
+
+void ckpt_claimer_clear(struct ckpt_command *command)
+{
+	struct ckpt_claimer *claimer = CKPT_CONTAINER(command, struct ckpt_claimer, command);
+
+	ckpt_buf_free(&claimer->buf);
+	ckpt_buf_free(&claimer->words);
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading the catalog of a step that was picked. */
+#ifndef CKPT_ENGINE_RESHARD_CATALOG_MAP_READER_H
+#define CKPT_ENGINE_RESHARD_CATALOG_MAP_READER_H
+
+#include "engine/lineage/select_step.h"
+#include "engine/reshard/catalog_map.h"
+
+struct ckpt_catalog_map_reader {
+	/*
+	 * Await `finished`, look at `result`: 0; -ENOENT: it is not there; CKPT_EINTEGRITY, CKPT_EFORMAT,
+	 * CKPT_EVERSION, -ENOMEM, system errors.
+	 */
+	struct ckpt_task task;
+	struct ckpt_core *core;
+	const struct ckpt_select *pick; /* its manifest names one */
+	struct ckpt_error *err;         /* where a failure is worded */
+	struct ckpt_task *waiter;
+
+	struct ckpt_catalog_map *catalog_map; /* whoever takes it sets NULL */
+	char path[CKPT_PATH_MAX];
+
+	/* Its own. */
+	struct ckpt_store_op op;
+	struct ckpt_error said; /* by the store, of what `op` was asked */
+	struct ckpt_job job;
+	int job_result;
+	struct ckpt_error job_error;
+	bool job_done;
+};
+
+/* Starts. NULL: out of memory. */
+struct ckpt_catalog_map_reader *ckpt_catalog_map_reader_new(struct ckpt_core *core,
+	const struct ckpt_select *pick, struct ckpt_error *err, struct ckpt_task *waiter);
+/* After its end. NULL is ignored. */
+void ckpt_catalog_map_reader_free(struct ckpt_catalog_map_reader *reader);
+
+#endif

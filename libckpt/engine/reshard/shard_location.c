@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a listing of a step's directory to the ranks that are to be had in the store of another node. */
+#include "engine/reshard/shard_location.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+
+/* Texts, to be sorted once and then looked for. */
+struct texts {
+	const char **items;
+	size_t count;
+};
+
+static int by_text(const void *a, const void *b)
+{
+	return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static void sort(struct texts *texts)
+{
+	if (texts->count > 0)
+		qsort(texts->items, texts->count, sizeof(*texts->items), by_text);
+}
+
+static bool holds(const struct texts *texts, const char *text)
+{
+	return texts->count > 0 &&
+	       bsearch(&text, texts->items, texts->count, sizeof(*texts->items), by_text) != NULL;
+}
+
+static struct ckpt_shard_location *elsewhere_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_shard_location, task);
+}
+
+/* The names in the directory. -ENOMEM. */
+static int take_names(const struct ckpt_listing *listing, struct texts *ret_names)
+{
+	size_t count = 0;
+
+	for (size_t at = 0; at < listing->bytes; at += strlen(listing->names + at) + 1)
+		count++;
+	ret_names->items = ckpt_alloc_array(count, sizeof(*ret_names->items));
+	if (!ret_names->items)
+		return -ENOMEM;
+	for (size_t at = 0; at < listing->bytes; at += strlen(listing->names + at) + 1)
+		ret_names->items[ret_names->count++] = listing->names + at;
+	sort(ret_names);
+	return 0;
+}
+
+static bool has_file(const struct texts *names, const char *path)
+{
+	return holds(names, strrchr(path, '/') + 1);
+}
+
+/* Notes the ranks whose index is not there, and the nodes of which any file is. */
+static void look(const struct ckpt_shard_location *e, const struct texts *names, bool *absent,
+	struct texts *nodes)
+{
+	const struct ckpt_scan_step *step = &e->pick->chosen;
+	char path[CKPT_PATH_MAX];
+
+	for (uint32_t i = 0; i < e->pick->manifest.world; i++) {
+		const struct ckpt_manifest_rank *rank = &e->pick->manifest.ranks[i];
+
+		ckpt_name_index(path, step->generation, step->step, rank->rank, rank->attempt);
+		absent[i] = !has_file(names, path);
+		ckpt_name_shard(path, step->generation, step->step, rank->rank, rank->attempt);
+		if (!absent[i] || has_file(names, path))
+			nodes->items[nodes->count++] = rank->node;
+	}
+	sort(nodes);
+}
+
+/*
+ * Of the absent ones those of nodes of which nothing is here, or all, if it was some ranks that were brought here. What
+ * this node is called does not count: if its disk was lost, the step is not on this one, and not damaged either, least
+ * of all in the stores of others.
+ */
+static void judge(struct ckpt_shard_location *e, const struct texts *nodes)
+{
+	for (uint32_t i = 0; i < e->pick->manifest.world; i++) {
+		const char *node = e->pick->manifest.ranks[i].node;
+
+		e->ranks[i] =
+			e->ranks[i] && (e->core->marker.partial || (*node && !holds(nodes, node)));
+		e->count += e->ranks[i];
+	}
+}
+
+static int take_listing(struct ckpt_shard_location *e)
+{
+	uint32_t world = e->pick->manifest.world;
+	struct texts names = {0};
+	struct texts nodes = {.items = ckpt_alloc_array(world, sizeof(*nodes.items))};
+	bool *ranks = ckpt_alloc_array(world, sizeof(*ranks));
+	int r = nodes.items && ranks ? take_names(&e->op.listing, &names) : -ENOMEM;
+
+	if (r == 0) {
+		look(e, &names, ranks, &nodes);
+		e->ranks = ranks;
+		judge(e, &nodes);
+	} else {
+		ckpt_free(ranks);
+	}
+	ckpt_free(names.items);
+	ckpt_free(nodes.items);
+	return r < 0 ? ckpt_fail(e->err, r, "out of memory for the names of %u ranks", world) : 0;
+}
+
+static int elsewhere_body(struct ckpt_task *task)
+{
+	struct ckpt_shard_location *e = elsewhere_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (e->core->marker.shared)
+		return 0;
+	ckpt_name_step(path, e->pick->chosen.generation, e->pick->chosen.step);
+	ckpt_store_list(e->core->store, &e->op, path);
+	CKPT_AWAIT(task, e->op.done);
+	/* Without the directory the step is gone, or all of it elsewhere: there is nothing of it here. */
+	const struct ckpt_where where = {
+		.tier = ckpt_store_tier(e->core->store), .file = e->op.path};
+	if (e->op.result < 0 && e->op.result != -ENOENT &&
+		ckpt_fail_said(e->err, e->op.result, &where, &e->said))
+		return e->op.result;
+	if (e->op.result < 0 && e->op.result != -ENOENT)
+		return ckpt_fail_at(e->err, e->op.result, &where, "cannot list %s of %s: %s",
+			e->op.path, e->core->parts.label, ckpt_code_text(e->op.result));
+	r = take_listing(e);
+	ckpt_free(e->op.listing.names);
+	e->op.listing = (struct ckpt_listing){0};
+	return r;
+	CKPT_TASK_END(task);
+}
+
+static void elsewhere_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(elsewhere_of(task)->waiter);
+}
+
+void ckpt_shard_location_start(struct ckpt_shard_location *elsewhere)
+{
+	CKPT_ASSERT(!elsewhere->ranks && elsewhere->pick->manifest.ranks);
+	ckpt_error_clear(&elsewhere->said);
+	ckpt_store_op_init(&elsewhere->op, &elsewhere->task, &elsewhere->said);
+	elsewhere->op.quiet = true;
+	elsewhere->op.stop = elsewhere->pick->stop;
+	ckpt_task_start(&elsewhere->task, &elsewhere->core->sched, elsewhere_body, elsewhere_done);
+}
+
+bool ckpt_shard_location_has(const struct ckpt_shard_location *elsewhere, uint32_t rank)
+{
+	return elsewhere->ranks && elsewhere->ranks[rank];
+}
+
+bool ckpt_shard_location_has_all(const struct ckpt_shard_location *elsewhere)
+{
+	return elsewhere->count > 0 && elsewhere->count == elsewhere->pick->manifest.world;
+}
+
+uint32_t ckpt_shard_location_first(const struct ckpt_shard_location *elsewhere)
+{
+	uint32_t rank = 0;
+
+	CKPT_ASSERT(elsewhere->count > 0);
+	while (!elsewhere->ranks[rank])
+		rank++;
+	return rank;
+}
+
+static int note(
+	const struct ckpt_shard_location *e, uint32_t rank, struct ckpt_error *err, int code)
+{
+	if (err) {
+		err->step = (int64_t)e->pick->chosen.step;
+		err->rank = (int32_t)rank;
+	}
+	return code;
+}
+
+/* Which others go with what is here nobody has written down. */
+static int fail_partial(const struct ckpt_shard_location *e, uint32_t rank, const char *tensor,
+	const char *what, struct ckpt_error *err)
+{
+	const char *node = e->pick->manifest.ranks[rank].node;
+	int r = ckpt_fail_at(err, CKPT_EOTHERNODE,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->core->store), .tensor = tensor},
+		"%.400s: what rank %u wrote of step %llu%s%s was not brought into %s, which has "
+		"the "
+		"files of %u of %u ranks: bring them as well (ckpt-restore --rank %u), or start "
+		"the "
+		"job on the node that has them",
+		what, rank, (unsigned long long)e->pick->chosen.step, *node ? " on node " : "",
+		node, e->core->parts.label, e->pick->manifest.world - e->count,
+		e->pick->manifest.world, rank);
+
+	return note(e, rank, err, r);
+}
+
+/* Whether the node that wrote it still has it is not known here. */
+static int fail_all(const struct ckpt_shard_location *e, uint32_t rank, const char *tensor,
+	const char *what, struct ckpt_error *err)
+{
+	int r = ckpt_fail_at(err, CKPT_EOTHERNODE,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->core->store), .tensor = tensor},
+		"%.400s: %s has no file of step %llu, which rank %u wrote on node %s; start the "
+		"job there, or copy that node's files of the step here",
+		what, e->core->parts.label, (unsigned long long)e->pick->chosen.step, rank,
+		e->pick->manifest.ranks[rank].node);
+
+	return note(e, rank, err, r);
+}
+
+int ckpt_shard_location_fail(const struct ckpt_shard_location *elsewhere, uint32_t rank,
+	const char *tensor, const char *what, struct ckpt_error *err)
+{
+	const char *node = elsewhere->pick->manifest.ranks[rank].node;
+	unsigned long long step = elsewhere->pick->chosen.step;
+	bool own = strcmp(node, elsewhere->core->config.node) == 0;
+	char more[48] = "";
+
+	CKPT_ASSERT(ckpt_shard_location_has(elsewhere, rank));
+	if (elsewhere->core->marker.partial)
+		return fail_partial(elsewhere, rank, tensor, what, err);
+	if (ckpt_shard_location_has_all(elsewhere))
+		return fail_all(elsewhere, rank, tensor, what, err);
+	if (elsewhere->count > 1)
+		(void)snprintf(more, sizeof(more), " (%u of %u ranks are elsewhere)",
+			elsewhere->count, elsewhere->pick->manifest.world);
+	int r = ckpt_fail_at(err, CKPT_EOTHERNODE,
+		&(struct ckpt_where){
+			.tier = ckpt_store_tier(elsewhere->core->store), .tensor = tensor},
+		"%.400s: what rank %u wrote of step %llu is in the store of node %s%s%s; start the "
+		"job on the node that has it, or copy that node's files of the step into %s",
+		what, rank, step, node,
+		own ? ", as this one is called, whose disk is not the one that it was written to"
+		    : "",
+		more, elsewhere->core->parts.label);
+	return note(elsewhere, rank, err, r);
+}
+
+void ckpt_shard_location_clear(struct ckpt_shard_location *elsewhere)
+{
+	CKPT_ASSERT(!ckpt_task_active(&elsewhere->task));
+	ckpt_free(elsewhere->ranks);
+	*elsewhere = (struct ckpt_shard_location){0};
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One index, as a command. */
+#include "engine/restore/index_reader.h"
+
+#include "base/fail.h"
+#include "engine/restore/restore_state.h"
+
+static struct ckpt_index_reader *index_reader_of(struct ckpt_command *command)
+{
+	return CKPT_CONTAINER(command, struct ckpt_index_reader, command);
+}
+
+void ckpt_index_reader_clear(struct ckpt_command *command)
+{
+	struct ckpt_index_reader *index_reader = index_reader_of(command);
+
+	ckpt_index_free(index_reader->index);
+	ckpt_restore_unref(index_reader->restore);
+}
+
+static void start(struct ckpt_index_reader *x, struct ckpt_task *task)
+{
+	const struct ckpt_select *pick = &x->restore->pick;
+
+	x->shard = (struct ckpt_shard){.core = x->command.core,
+		.generation = pick->chosen.generation,
+		.step = pick->chosen.step,
+		.rank = &pick->manifest.ranks[x->rank],
+		.stop = &x->stop,
+		.err = &x->command.error,
+		.waiter = task};
+	ckpt_shard_init(&x->shard);
+	ckpt_shard_start_index(&x->shard);
+}
+
+int ckpt_index_reader_body(struct ckpt_task *task)
+{
+	struct ckpt_index_reader *x = index_reader_of(ckpt_command_of(task));
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (x->command.core->closing)
+		return ckpt_fail(&x->command.error, CKPT_ECLOSED, "the engine is closing");
+	start(x, task);
+	CKPT_AWAIT(task, x->shard.task.finished);
+	r = x->shard.task.result;
+	x->index = r == 0 ? x->shard.index : NULL;
+	if (r == 0)
+		x->shard.index = NULL;
+	ckpt_shard_clear(&x->shard);
+	return r;
+	CKPT_TASK_END(task);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading the index of one rank of an open step, for who asks what that rank saved beside its tensors. */
+#ifndef CKPT_ENGINE_RESTORE_INDEX_READER_H
+#define CKPT_ENGINE_RESTORE_INDEX_READER_H
+
+#include "engine/restore/restore.h"
+#include "engine/shard/shard.h"
+
+struct ckpt_index_reader {
+	struct ckpt_command command;
+	struct ckpt_restore *restore; /* with a reference, which goes with the command */
+	uint32_t rank;
+	struct ckpt_index *index; /* when it has ended well; whoever takes it sets NULL */
+
+	/* Its own. */
+	struct ckpt_shard shard;
+	int stop;
+};
+
+/* For ckpt_runtime_command(). */
+void ckpt_index_reader_clear(struct ckpt_command *command);
+/* CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, CKPT_ECLOSED, -ENOMEM, system errors. */
+int ckpt_index_reader_body(struct ckpt_task *task);
+
+#endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A restore of all ranks that cannot be opened because some node has no file of the step, and the user has said that
+ * nodes were lost with their disks (lost_nodes). Rank 0, which picks, then passes over the step as long as it lives, so
+ * that the next restore is given the one before. It does not if the step is to be had: if its own store has the files of
+ * every rank, or the remote store has the step, or what that store lacks of it, or cannot be asked for it. No note is
+ * written: the node may be back at the next start.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/copy/upload_queue.h"
+#include "engine/restore/restore_state.h"
+#include "format/sealed.h"
+
+/* Where the files of other ranks are, nothing was lost: ranks were started on the wrong nodes. That is no OPENING. */
+bool ckpt_restore_is_lost(const struct ckpt_restore *restore)
+{
+	const struct ckpt_restore *r = restore;
+	const struct ckpt_core_config *config = &r->core->config;
+
+	if (!r->ranks || config->rank > 0 || !config->lost_nodes || r->wanted != CKPT_STEP_LATEST ||
+		!ckpt_restore_is_mine(r))
+		return false;
+	const struct ckpt_restore_record *outcome = ckpt_restore_sync_outcome(r);
+	return outcome->verdict.code == CKPT_EOTHERNODE && r->ranks->part == CKPT_RESTORE_OPENING &&
+	       outcome->generation == r->pick.chosen.generation &&
+	       outcome->step == r->pick.chosen.step;
+}
+
+/* All ranks have heard the outcome, and ask for the latest again: their next restore has the same step. */
+static void keep(struct ckpt_restore *r, const char *reason)
+{
+	size_t length = strlen(r->why.message);
+
+	(void)snprintf(r->why.message + length, sizeof(r->why.message) - length, "; %s", reason);
+	ckpt_log(r->core->parts.log, CKPT_LOG_ERROR, "step %llu of %s is not passed over: %s",
+		(unsigned long long)r->pick.chosen.step, r->core->parts.label, reason);
+}
+
+static void take_here(struct ckpt_restore *r)
+{
+	if (r->elsewhere.task.result == 0 && r->elsewhere.count > 0) {
+		r->passes_over = true;
+		return;
+	}
+	keep(r, r->elsewhere.task.result < 0
+			? "what the store of rank 0 has of it could not be listed: try again"
+			: "the store of rank 0 has the files of all its ranks: copy them into the "
+			  "stores that have none (cp -a), and start the job again");
+}
+
+/* The remote store has the step, or does not say whether it has. */
+static void keep_there(struct ckpt_restore *r)
+{
+	const char *label = r->core->upload_queue->dest->label;
+	char reason[700];
+
+	if (r->op.result == 0)
+		(void)snprintf(reason, sizeof(reason),
+			"it is in %.300s: start the job again, and every node brings it", label);
+	else
+		(void)snprintf(reason, sizeof(reason),
+			"whether it is in %.300s is not known: %.300s; start the job again when it "
+			"can be asked",
+			label,
+			r->repair_why.code ? r->repair_why.message : ckpt_code_text(r->op.result));
+	keep(r, reason);
+}
+
+/* The index of a rank is there when its shard is. */
+static bool has_rest(const struct ckpt_restore *r)
+{
+	const struct ckpt_manifest *m = &r->pick.manifest;
+	char path[CKPT_PATH_MAX];
+	size_t at = 0;
+	bool all = true;
+
+	for (uint32_t i = 0; i < m->world && all; i++) {
+		if (!ckpt_shard_location_has(&r->elsewhere, i))
+			continue;
+		ckpt_name_index(path, m->generation, m->step, i, m->ranks[i].attempt);
+		all = ckpt_listing_has(&r->op.listing, strrchr(path, '/') + 1, &at);
+	}
+	return all;
+}
+
+/* Without its manifest: some ranks have sent theirs, and the others were lost first, or have not ended. */
+static void take_parts(struct ckpt_restore *r)
+{
+	if (r->op.result == 0 && has_rest(r)) {
+		char reason[700];
+		(void)snprintf(reason, sizeof(reason),
+			"what the store of rank 0 lacks of it is in %.300s: run `ckpt upload` on "
+			"that store, and start the job again",
+			r->core->upload_queue->dest->label);
+		keep(r, reason);
+	} else if (r->op.result == 0 || r->op.result == -ENOENT) {
+		r->passes_over = true;
+	} else {
+		keep_there(r);
+	}
+	ckpt_free(r->op.listing.names);
+	r->op.listing = (struct ckpt_listing){0};
+}
+
+static int lost_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = CKPT_CONTAINER(task, struct ckpt_restore, repair);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_shard_location_start(&r->elsewhere);
+	CKPT_AWAIT(task, r->elsewhere.task.finished);
+	take_here(r);
+	if (!r->passes_over || !r->core->upload_queue)
+		return 0;
+	r->passes_over = false;
+	ckpt_name_manifest(path, r->pick.chosen.generation, r->pick.chosen.step);
+	ckpt_error_clear(&r->repair_why);
+	ckpt_store_op_init(&r->op, task, &r->repair_why);
+	r->op.quiet = true;
+	r->op.stop = &r->repair_stop;
+	ckpt_store_get(r->core->upload_queue->dest, &r->op, path, CKPT_SEALED_MAX);
+	CKPT_AWAIT(task, r->op.done);
+	ckpt_free(r->op.data);
+	r->op.data = NULL;
+	if (r->op.result != -ENOENT) {
+		keep_there(r);
+		return 0;
+	}
+	ckpt_error_clear(&r->repair_why);
+	ckpt_name_step(path, r->pick.chosen.generation, r->pick.chosen.step);
+	ckpt_store_list(r->core->upload_queue->dest, &r->op, path);
+	CKPT_AWAIT(task, r->op.done);
+	take_parts(r);
+	CKPT_TASK_END(task);
+}
+
+static void lost_done(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = CKPT_CONTAINER(task, struct ckpt_restore, repair);
+
+	ckpt_core_timer_clear(r->core, &r->repair_limit);
+	ckpt_task_wake(&r->task);
+}
+
+void ckpt_restore_lost_start(struct ckpt_restore *restore)
+{
+	struct ckpt_restore *r = restore;
+
+	CKPT_ASSERT(!ckpt_task_active(&r->repair));
+	ckpt_shard_location_clear(&r->elsewhere);
+	ckpt_error_clear(&r->elsewhere_why);
+	r->elsewhere = (struct ckpt_shard_location){
+		.core = r->core, .pick = &r->pick, .err = &r->elsewhere_why, .waiter = &r->repair};
+	ckpt_restore_repair_limit(r);
+	ckpt_task_start(&r->repair, &r->core->sched, lost_body, lost_done);
+}

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a manifest's record of a rank to its open, checked files. */
+#include "engine/shard/shard.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/fail.h"
+#include "engine/shard/read.h"
+
+#define HEADER_ALIGN 4096
+
+static struct ckpt_shard *shard_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_shard, task);
+}
+
+static int fail_missing(struct ckpt_shard *s, const char *what)
+{
+	return ckpt_fail_at(s->err, CKPT_EINCOMPLETE,
+		&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->path},
+		"%s %s of step %llu is not in %s%s%s, though the step was committed: it was "
+		"written on node %s; bring the file back, or use another step",
+		what, s->path, (unsigned long long)s->step, s->store->label,
+		s->op.result == -ENOENT ? "" : ", but something else: ",
+		s->op.result == -ENOENT ? "" : ckpt_code_text(s->op.result), s->rank->node);
+}
+
+static int fail_read(struct ckpt_shard *s, int code)
+{
+	const struct ckpt_where where = {.tier = ckpt_store_tier(s->store), .file = s->path};
+
+	if (ckpt_fail_said(s->err, code, &where, &s->said))
+		return code;
+	return ckpt_fail_at(s->err, code, &where, "cannot read %s in %s: %s", s->path,
+		s->store->label, ckpt_code_text(code));
+}
+
+static int fail_size(struct ckpt_shard *s, uint64_t have, uint64_t want)
+{
+	struct ckpt_where where = {.tier = ckpt_store_tier(s->store),
+		.file = s->path,
+		.has_offset = true,
+		.offset = ckpt_min_u64(have, want)};
+
+	return ckpt_fail_at(s->err, have < want ? CKPT_EINCOMPLETE : CKPT_EINTEGRITY, &where,
+		"%s in %s has %s%llu bytes, the manifest says %llu: it was %s; put the file back "
+		"from a copy, or use another step",
+		s->path, s->store->label, have < want ? "only " : "", (unsigned long long)have,
+		(unsigned long long)want, have < want ? "cut" : "added to");
+}
+
+/* The claim. */
+
+static int take_claim(struct ckpt_shard *s)
+{
+	int r = s->op.result;
+
+	/* That it cannot be locked says nothing about what is in it. */
+	ckpt_error_clear(&s->said);
+	if (r == -EAGAIN)
+		return ckpt_fail_at(s->err, CKPT_EINUSE,
+			&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->op.path},
+			"%s of %s is being sent to %s already, by another process or another copy "
+			"in this one: wait until that has ended, or end it",
+			s->op.path, s->store->label, s->into->label);
+	/* What is not there, or is no file, is for the open to say. */
+	if (r == 0 || r == -ENOENT || ckpt_store_is_no_file(r) || s->core->unlocked)
+		return *s->stop;
+	s->core->unlocked = true;
+	ckpt_log(s->core->parts.log, CKPT_LOG_WARN,
+		"%s of %s cannot be locked (%s), nor others, maybe: see to it that nothing else "
+		"sends steps of it to %s meanwhile",
+		s->op.path, s->store->label, ckpt_code_text(r), s->into->label);
+	return *s->stop;
+}
+
+static int claim_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	do {
+		ckpt_name_shard(path, s->generation, s->step, s->rank->rank, s->rank->attempt);
+		/* Copies to other places do not meet. */
+		ckpt_store_lock_byte(s->store, &s->op, path, s->into->number, &s->sole);
+		CKPT_AWAIT(task, s->op.done);
+		/* It was replaced between the open and the lock, or it is not there: the second time tells. */
+	} while (s->op.result == -ENOENT && s->claims++ == 0);
+	return take_claim(s);
+	CKPT_TASK_END(task);
+}
+
+/* The index. */
+
+/* Digests and parsing are for a worker: it may have hundreds of megabytes. */
+static void index_work(struct ckpt_job *job)
+{
+	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job.job);
+	struct ckpt_digest digest = ckpt_digest_of(s->index_bytes, s->index_length);
+	struct ckpt_where where = {.tier = ckpt_store_tier(s->store), .file = s->path};
+
+	if (!ckpt_digest_equal(&digest, &s->rank->index_digest)) {
+		s->job.result = ckpt_fail_at(&s->job.error, CKPT_EINTEGRITY, &where,
+			"%s in %s does not match the digest that the manifest has of it: it has "
+			"changed since it was written; put the file back from a copy, or use "
+			"another step",
+			s->path, s->store->label);
+		return;
+	}
+	s->job.result = ckpt_index_decode(
+		s->index_bytes, s->index_length, s->path, &s->job.error, &s->index);
+	if (s->job.result < 0)
+		return;
+	const struct ckpt_layout *layout = s->index->layout;
+	if (s->index->rank != s->rank->rank || layout->bytes != s->rank->shard_bytes)
+		s->job.result = ckpt_fail_at(&s->job.error, CKPT_EFORMAT, &where,
+			"%s describes %llu bytes of rank %u, the manifest %llu bytes of rank %u",
+			s->path, (unsigned long long)layout->bytes, s->index->rank,
+			(unsigned long long)s->rank->shard_bytes, s->rank->rank);
+}
+
+static int take_index(struct ckpt_shard *s)
+{
+	int r = s->op.result;
+
+	if (r == -ENOENT || (ckpt_store_is_no_file(r) && r != -EFBIG))
+		return fail_missing(s, "the index");
+	if (r == -EFBIG)
+		return ckpt_fail_at(s->err, CKPT_EINTEGRITY,
+			&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->path},
+			"%s in %s has more than the %llu bytes that the manifest says: it was "
+			"added to; put the file back from a copy, or use another step",
+			s->path, s->store->label, (unsigned long long)s->rank->index_bytes);
+	if (r < 0)
+		return fail_read(s, r);
+	s->index_bytes = s->op.data;
+	s->index_length = s->op.length;
+	s->op.data = NULL;
+	if (s->index_length != s->rank->index_bytes)
+		return fail_size(s, s->index_length, s->rank->index_bytes);
+	return *s->stop;
+}
+
+static int index_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_index(s->path, s->generation, s->step, s->rank->rank, s->rank->attempt);
+	/* The decoder of the manifest has seen to it. */
+	CKPT_ASSERT(s->rank->index_bytes > 0 && s->rank->index_bytes <= CKPT_INDEX_MAX);
+	ckpt_store_get(s->store, &s->op, s->path, s->rank->index_bytes);
+	CKPT_AWAIT(task, s->op.done);
+	r = take_index(s);
+	if (r < 0)
+		return r;
+	ckpt_task_job_start(&s->job, s->core->parts.env, task, index_work);
+	CKPT_AWAIT(task, s->job.done);
+	if (!s->keep_bytes) {
+		ckpt_free(s->index_bytes);
+		s->index_bytes = NULL;
+	}
+	return ckpt_task_job_take(&s->job, s->err);
+	CKPT_TASK_END(task);
+}
+
+/* The shard. */
+
+static int open_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_shard(s->path, s->generation, s->step, s->rank->rank, s->rank->attempt);
+	ckpt_store_open(s->store, &s->op, s->path, &s->file);
+	CKPT_AWAIT(task, s->op.done);
+	if (s->op.result == -ENOENT || ckpt_store_is_no_file(s->op.result))
+		return fail_missing(s, "shard");
+	if (s->op.result < 0)
+		return fail_read(s, s->op.result);
+	if (s->op.size != s->rank->shard_bytes)
+		return fail_size(s, s->op.size, s->rank->shard_bytes);
+	CKPT_TASK_END(task);
+}
+
+static int share_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_open_cached(s->store, &s->op, s->path, &s->cached);
+	CKPT_AWAIT(task, s->op.done);
+	CKPT_TASK_END(task);
+}
+
+/* Its header. */
+
+static void header_work(struct ckpt_job *job)
+{
+	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job.job);
+	const struct ckpt_layout *layout = s->index->layout;
+
+	for (size_t i = 0; i < layout->chunk_count; i++) {
+		const struct ckpt_chunk *c = &layout->chunks[i];
+		if (c->offset >= layout->header_bytes)
+			break;
+		struct ckpt_digest digest = ckpt_digest_of(s->header + c->offset, c->length);
+		if (!ckpt_digest_equal(&digest, &c->digest)) {
+			s->job.result = ckpt_shard_read_fail_chunk(
+				&s->job.error, layout, i, s->path, s->store);
+			return;
+		}
+	}
+	s->job.result = ckpt_index_check_header(
+		s->index, s->header, layout->header_bytes, s->path, &s->job.error);
+}
+
+static int make_header(struct ckpt_shard *s)
+{
+	const struct ckpt_layout *layout = s->index->layout;
+
+	/* The chunks of the header end where it ends: the decoder has compared them with the rule. */
+	CKPT_ASSERT(s->store->align <= HEADER_ALIGN);
+	/* So has that of the index, whose bound is about what follows the header's length. */
+	CKPT_ASSERT(layout->header_bytes <= CKPT_HEADER_MAX + sizeof(uint64_t));
+	s->header_memory = ckpt_alloc((size_t)layout->header_bytes + HEADER_ALIGN);
+	if (!s->header_memory)
+		return ckpt_fail(s->err, -ENOMEM, "out of memory for the header of %s", s->path);
+	s->header = s->header_memory + (0 - (uintptr_t)s->header_memory) % HEADER_ALIGN;
+	return 0;
+}
+
+static int header_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+	uint64_t length;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = make_header(s);
+	if (r < 0)
+		return r;
+	while (s->header_read < s->index->layout->header_bytes) {
+		length = ckpt_min_u64(s->core->config.block_bytes,
+			s->index->layout->header_bytes - s->header_read);
+		ckpt_store_read(s->store, &s->op, &s->file, s->header + s->header_read, length,
+			s->header_read, -1);
+		CKPT_AWAIT(task, s->op.done);
+		if (s->op.result < 0)
+			return fail_read(s, s->op.result);
+		if (*s->stop)
+			return *s->stop;
+		s->header_read += s->core->config.block_bytes;
+	}
+	ckpt_task_job_start(&s->job, s->core->parts.env, task, header_work);
+	CKPT_AWAIT(task, s->job.done);
+	return ckpt_task_job_take(&s->job, s->err);
+	CKPT_TASK_END(task);
+}
+
+static int shut_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (s->file.fd >= 0) {
+		ckpt_store_shut(s->store, &s->op, &s->file);
+		CKPT_AWAIT(task, s->op.done);
+	}
+	if (s->cached.fd >= 0) {
+		ckpt_store_shut(s->store, &s->op, &s->cached);
+		CKPT_AWAIT(task, s->op.done);
+	}
+	if (s->sole.fd >= 0) {
+		ckpt_store_shut(s->store, &s->op, &s->sole);
+		CKPT_AWAIT(task, s->op.done);
+	}
+	CKPT_TASK_END(task);
+}
+
+static void shard_done(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+
+	/* Whatever is worded of it, now or later. */
+	s->err->step = (int64_t)s->step;
+	s->err->rank = (int32_t)s->rank->rank;
+	ckpt_task_wake(s->waiter);
+}
+
+void ckpt_shard_init(struct ckpt_shard *shard)
+{
+	shard->file.fd = -1;
+	shard->cached.fd = -1;
+	shard->sole.fd = -1;
+}
+
+static void start(struct ckpt_shard *s, ckpt_task_fn *body)
+{
+	if (!s->store)
+		s->store = s->core->store;
+	ckpt_error_clear(&s->said);
+	ckpt_store_op_init(&s->op, &s->task, &s->said);
+	s->op.stop = s->stop;
+	ckpt_task_start(&s->task, &s->core->sched, body, shard_done);
+}
+
+void ckpt_shard_start_index(struct ckpt_shard *shard)
+{
+	start(shard, index_body);
+}
+
+void ckpt_shard_start_open(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(shard->index && shard->file.fd < 0);
+	start(shard, open_body);
+}
+
+void ckpt_shard_start_share(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(shard->file.fd >= 0 && shard->cached.fd < 0);
+	start(shard, share_body);
+}
+
+void ckpt_shard_start_claim(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(shard->into && shard->into->bucket && shard->sole.fd < 0);
+	start(shard, claim_body);
+}
+
+void ckpt_shard_start_header(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(shard->file.fd >= 0 && !shard->header_memory);
+	start(shard, header_body);
+}
+
+void ckpt_shard_start_shut(struct ckpt_shard *shard)
+{
+	start(shard, shut_body);
+}
+
+void ckpt_shard_clear(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(!ckpt_task_active(&shard->task) && shard->file.fd < 0 && shard->cached.fd < 0 &&
+		    shard->sole.fd < 0);
+	ckpt_index_free(shard->index);
+	ckpt_free(shard->index_bytes);
+	ckpt_free(shard->header_memory);
+	*shard = (struct ckpt_shard){0};
+	ckpt_shard_init(shard);
+}

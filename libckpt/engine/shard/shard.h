@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One rank's files of a step that was picked: its index, compared with the manifest; its shard, opened;
+ * the shard's header, compared with both. What remains is for shard/read.h.
+ */
+#ifndef CKPT_ENGINE_SHARD_SHARD_H
+#define CKPT_ENGINE_SHARD_SHARD_H
+
+#include "base/task_job.h"
+#include "engine/core/core.h"
+#include "format/index.h"
+
+struct ckpt_shard {
+	struct ckpt_task task; /* await `finished`, look at `result` */
+	struct ckpt_core *core;
+	struct ckpt_store *store; /* NULL: the core's own */
+	uint64_t generation;
+	uint64_t step;
+	const struct ckpt_manifest_rank *rank;
+	bool keep_bytes; /* of the index, as they are in the store */
+	const struct ckpt_core_place
+		*into;   /* where it is sent, if that is a bucket: for the claim */
+	const int *stop; /* not 0: give up, with this code */
+	struct ckpt_error *err;
+	struct ckpt_task *waiter;
+
+	char *index_bytes;
+	uint64_t index_length;
+	struct ckpt_index *index;
+	struct ckpt_object file;   /* fd -1: not open */
+	struct ckpt_object cached; /* the same, through the page cache; fd -1: not open */
+	struct ckpt_object sole;   /* a lock: nobody else sends it there; fd -1: none */
+	char *header;              /* index->layout->header_bytes of it */
+
+	/* Its own. */
+	struct ckpt_store_op op;
+	struct ckpt_error said; /* by the store, of what `op` was asked */
+	struct ckpt_task_job job;
+	char *header_memory;
+	uint64_t header_read;
+	unsigned claims;          /* how often it was to be locked, and had no name */
+	char path[CKPT_PATH_MAX]; /* of the index, until it is there; then of the shard */
+};
+
+/* Zeroed, but for what comes before the blank line. */
+void ckpt_shard_init(struct ckpt_shard *shard);
+
+/*
+ * One after the other, each awaited; the claim only for what is sent into a bucket. No copy of this shard is sent to
+ * that place by anybody else then, of this process or another, until it is shut: so two never send parts of one upload,
+ * which some gateways lose data of (Ceph 16), and whoever has left one has ended, but for requests that he had under
+ * way. What is there is looked up after it: he may have sent all. CKPT_EINUSE: somebody is at it. Where it cannot be
+ * locked that is not known: 0, and the log says it once. Locks are of one host, and a store in a bucket has none.
+ *
+ * CKPT_EINCOMPLETE: missing or short. CKPT_EINTEGRITY: longer, or it
+ * differs from its digest. CKPT_EFORMAT, CKPT_EVERSION, system errors.
+ */
+void ckpt_shard_start_claim(struct ckpt_shard *shard);
+void ckpt_shard_start_index(struct ckpt_shard *shard);
+void ckpt_shard_start_open(struct ckpt_shard *shard);
+/* Opens it a second time, for what other ranks on this node read. If that fails there is the first one. */
+void ckpt_shard_start_share(struct ckpt_shard *shard);
+void ckpt_shard_start_header(struct ckpt_shard *shard);
+/* Closes what is open. Always succeeds. */
+void ckpt_shard_start_shut(struct ckpt_shard *shard);
+
+/* Frees everything. The file has been shut. */
+void ckpt_shard_clear(struct ckpt_shard *shard);
+
+#endif

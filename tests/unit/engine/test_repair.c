@@ -1,0 +1,720 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A step that is damaged here, with a remote store that is damaged as well: every chunk that anybody has is found, none
+ * is asked for in vain, and nothing that is here is lost for a better copy that does not come to be.
+ */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/copy/upload_queue.h"
+#include "format/layout.h"
+#include "lib/core_rig.h"
+#include "lib/craft.h"
+#include "lib/dice.h"
+#include "lib/sanitized.h"
+#include "lib/scratch.h"
+#include "staging/share.h"
+
+#define TENSORS 3
+#define CHUNK   5000
+#define BLOCK   8192
+#define FILES   1024
+#define SHARD   ".safetensors"
+
+struct scene {
+	char *dir;
+	char local[512];
+	char remote[512];
+	struct craft_step here;
+	struct craft_step there;
+	struct ckpt_layout *layout;
+	char *good;  /* the shard */
+	char *index; /* its index */
+	size_t index_bytes;
+	size_t names; /* files and directories here */
+	struct core_rig rig;
+	uint32_t block_bytes; /* 0: BLOCK */
+	bool far[FILES];      /* by descriptor: a file of the remote store */
+	uint64_t far_read;    /* bytes of its shards that were asked for */
+	unsigned renames;
+	bool holds;    /* what is asked of them waits */
+	uint64_t dead; /* a byte of the shard here that the disk cannot read; 0: none */
+	int dead_code; /* what it says of it */
+	int far_code;  /* what asking the remote store for bytes comes to; 0: it has them */
+	/* Asked of every shard that is about to get its name. */
+	void (*replaces)(struct scene *s, const char *path, const char *new_path);
+};
+
+static struct scene *watching;
+static enum io_tap_way (*faults)(struct io_tap *tap, struct io_tap_req *r);
+static void (*late_faults)(struct io_tap *tap, struct io_tap_req *r);
+
+static enum io_tap_way before(struct io_tap *tap, struct io_tap_req *r)
+{
+	struct scene *s = watching;
+
+	bool reads = r->req.op == CKPT_IO_OP_READ && strstr(r->path, SHARD);
+	bool far = reads && s->far[r->req.fd];
+	s->far_read += far ? r->req.len : 0;
+	if (far && s->holds)
+		return IO_TAP_HOLD;
+	if (far && s->far_code) {
+		r->req.result = s->far_code;
+		return IO_TAP_ANSWER;
+	}
+	if (reads && !far && s->dead && r->req.off <= s->dead &&
+		s->dead < r->req.off + r->req.len) {
+		r->req.result = s->dead_code;
+		return IO_TAP_ANSWER;
+	}
+	if (r->req.op == CKPT_IO_OP_RENAME && (r->req.flags & CKPT_RENAME_REPLACE)) {
+		s->renames++;
+		if (s->replaces)
+			s->replaces(s, r->req.path, r->req.new_path);
+	}
+	return faults(tap, r);
+}
+
+static void after(struct io_tap *tap, struct io_tap_req *r)
+{
+	late_faults(tap, r);
+	if (r->req.op == CKPT_IO_OP_OPEN && r->req.result >= 0) {
+		assert_true(r->req.result < FILES);
+		watching->far[r->req.result] = r->req.root == watching->rig.remote;
+	}
+}
+
+/* What a file holds, which is all of `bytes`; NULL: there is none. */
+static char *load(const char *path, size_t *ret_bytes)
+{
+	FILE *file = fopen(path, "rb");
+	struct stat st;
+
+	if (!file)
+		return NULL;
+	assert_int_equal(fstat(fileno(file), &st), 0);
+	char *data = malloc((size_t)st.st_size + 1);
+	assert_int_equal(fread(data, 1, (size_t)st.st_size, file), (size_t)st.st_size);
+	(void)fclose(file);
+	*ret_bytes = (size_t)st.st_size;
+	return data;
+}
+
+static void craft(struct craft_step *step, const char *dir, const struct ckpt_tensor *tensors)
+{
+	*step = (struct craft_step){.dir = dir,
+		.generation = 1,
+		.step = 10,
+		.tensors = tensors,
+		.count = TENSORS,
+		.chunk_bytes = CHUNK,
+		.world = 1};
+	assert_int_equal(mkdir(dir, 0777), 0);
+	craft_begin(dir);
+	craft_commit(step);
+}
+
+static int set_up(void **state)
+{
+	static const int64_t sizes[TENSORS] = {3000, 100001, 700};
+	static const char *const names[TENSORS] = {"b", "w", "z"};
+	static char bytes[TENSORS][100001];
+	static struct ckpt_tensor tensors[TENSORS];
+	struct scene *s = calloc(1, sizeof(*s));
+	struct ckpt_error err;
+	size_t size;
+
+	for (size_t i = 0; i < TENSORS; i++) {
+		for (size_t k = 0; k < sizeof(bytes[i]); k++)
+			bytes[i][k] = (char)((k + i * 77) * 2654435761u >> 13);
+		tensors[i] = (struct ckpt_tensor){.size = sizeof(tensors[i]),
+			.name = names[i],
+			.dtype = CKPT_U8,
+			.ndim = 1,
+			.shape = &sizes[i],
+			.data = bytes[i]};
+	}
+	s->dir = scratch_make_in_memory();
+	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
+	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
+	craft(&s->here, s->local, tensors);
+	craft(&s->there, s->remote, tensors);
+	assert_int_equal(ckpt_layout_build(tensors, TENSORS, NULL, 0, CHUNK, &err, &s->layout), 0);
+	s->good = load(craft_shard(&s->here, 0), &size);
+	assert_int_equal(size, s->layout->bytes);
+	s->index = load(craft_index(&s->here, 0), &s->index_bytes);
+	s->names = scratch_count(s->local);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	ckpt_layout_free(s->layout);
+	free(s->good);
+	free(s->index);
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+static void open_rig(struct scene *s)
+{
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->local,
+				       .remote = s->remote,
+				       .block_bytes = s->block_bytes ? s->block_bytes : BLOCK,
+				       .slots = 16});
+	/* As on a disk that is read past the page cache. */
+	s->rig.core.store->align = 4096;
+	s->rig.core.upload_queue->dest->align = 4096;
+	watching = s;
+	s->far_read = 0;
+	s->renames = 0;
+	faults = s->rig.fault.tap.before;
+	s->rig.fault.tap.before = before;
+	late_faults = s->rig.fault.tap.after;
+	s->rig.fault.tap.after = after;
+}
+
+static int read_it(struct scene *s)
+{
+	return core_rig_read(&s->rig, 10, CKPT_SINK_MEMORY);
+}
+
+static bool is_good(struct scene *s)
+{
+	size_t size;
+	char *data = load(craft_shard(&s->here, 0), &size);
+	bool good = data && size == s->layout->bytes && memcmp(data, s->good, size) == 0;
+
+	free(data);
+	data = load(craft_index(&s->here, 0), &size);
+	good = good && data && size == s->index_bytes && memcmp(data, s->index, size) == 0;
+	free(data);
+	return good;
+}
+
+/* The files are as they were written, whatever has become of them. */
+static void restore_files(struct scene *s)
+{
+	FILE *file = fopen(craft_shard(&s->here, 0), "wb");
+
+	assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
+	assert_int_equal(fclose(file), 0);
+	file = fopen(craft_index(&s->here, 0), "wb");
+	assert_int_equal(fwrite(s->index, 1, s->index_bytes, file), s->index_bytes);
+	assert_int_equal(fclose(file), 0);
+}
+
+static bool has_note(struct scene *s)
+{
+	return access(craft_quarantine(&s->here), F_OK) == 0;
+}
+
+/* Found, made whole, told, and good when it is asked for again. */
+static void assert_mends(struct scene *s)
+{
+	open_rig(s);
+	assert_true(read_it(s) < 0);
+	assert_int_equal(s->rig.err.repaired, 1);
+	assert_non_null(strstr(s->rig.err.message, "restore it again"));
+	assert_null(strstr(s->rig.err.message, "use an older step"));
+	assert_true(is_good(s));
+	assert_int_equal(scratch_count(s->local), s->names);
+	assert_int_equal(read_it(s), 0);
+	core_rig_close(&s->rig);
+}
+
+/* Said, quarantined, and nothing else is changed. The note is gone then. */
+static void assert_fails(struct scene *s)
+{
+	size_t size;
+	size_t size_now;
+	char *old = load(craft_shard(&s->here, 0), &size);
+
+	open_rig(s);
+	assert_true(read_it(s) < 0);
+	assert_int_equal(s->rig.err.repaired, 0);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be mended from "));
+	assert_true(has_note(s));
+	assert_int_equal(unlink(craft_quarantine(&s->here)), 0);
+	assert_int_equal(s->renames, 0);
+	core_rig_close(&s->rig);
+	char *now = load(craft_shard(&s->here, 0), &size_now);
+	assert_int_equal(old == NULL, now == NULL);
+	if (old) {
+		assert_int_equal(size, size_now);
+		assert_memory_equal(old, now, size);
+	}
+	free(old);
+	free(now);
+}
+
+/*
+ * What keeps it from being mended says nothing about the step: this process goes on to an older one, and nothing tells
+ * the next one not to try.
+ */
+static void assert_hindered(struct scene *s)
+{
+	assert_int_equal(s->rig.err.repaired, 0);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be mended from "));
+	assert_false(has_note(s));
+	io_fault_clear(&s->rig.fault);
+	assert_int_equal(
+		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EQUARANTINED);
+	assert_false(has_note(s));
+}
+
+static void damage(struct scene *s, const struct craft_step *step, size_t chunk, struct dice *dice)
+{
+	const struct ckpt_chunk *c = &s->layout->chunks[chunk];
+
+	scratch_flip(craft_shard(step, 0), (long)(c->offset + dice_below(dice, c->length)));
+}
+
+/* Chunks of every kind, the header's among them, on either side, and no more is asked for than is needed. */
+static void test_any_mixture(void **state)
+{
+	struct scene *s = *state;
+	unsigned headers = 0;
+
+	for (uint64_t seed = 1; seed <= CASES(60); seed++) {
+		struct dice dice = {seed};
+		uint64_t lost = 0;
+		size_t count = 0;
+		uint64_t often = 2 + dice_below(&dice, 20);
+
+		for (size_t i = 0; i < s->layout->chunk_count; i++) {
+			uint64_t what = dice_below(&dice, often);
+			if (what > 1)
+				continue;
+			damage(s, what ? &s->there : &s->here, i, &dice);
+			lost += what ? 0 : s->layout->chunks[i].length;
+			count += !what;
+			headers += i == 0 && !what;
+		}
+		if (count > 0) {
+			assert_mends(s);
+			assert_int_equal(s->far_read, lost);
+			assert_int_equal(s->renames, 1);
+		}
+		FILE *file = fopen(craft_shard(&s->there, 0), "wb");
+		assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
+		assert_int_equal(fclose(file), 0);
+	}
+	assert_true(headers > 0);
+}
+
+/* One chunk that nobody has, among others. */
+static void test_nobody_has_it(void **state)
+{
+	struct scene *s = *state;
+	struct dice dice = {7};
+
+	for (size_t i = 0; i < s->layout->chunk_count; i += 5) {
+		damage(s, &s->here, i, &dice);
+		damage(s, &s->here, (i + 2) % s->layout->chunk_count, &dice);
+		FILE *file = fopen(craft_shard(&s->there, 0), "wb");
+		assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
+		assert_int_equal(fclose(file), 0);
+		damage(s, &s->there, i, &dice);
+		assert_fails(s);
+		restore_files(s);
+	}
+}
+
+/* A file that is cut anywhere, that is not there, and that was added to. */
+static void test_lengths(void **state)
+{
+	struct scene *s = *state;
+	static const long cuts[] = {0, 1, 4095, 4096, 4097, 9000, 50000, 103000, 103100};
+	struct dice dice = {3};
+
+	/* The first tensor's chunk is good here, where the file has it. */
+	for (size_t i = 0; i < COUNT(cuts); i++) {
+		assert_true((uint64_t)cuts[i] < s->layout->bytes);
+		assert_int_equal(truncate(craft_shard(&s->here, 0), cuts[i]), 0);
+		assert_mends(s);
+	}
+	damage(s, &s->there, 1, &dice);
+	assert_int_equal(truncate(craft_shard(&s->here, 0), 50000), 0);
+	assert_mends(s);
+	/* Then it is needed from there. */
+	assert_int_equal(truncate(craft_shard(&s->here, 0), 5000), 0);
+	assert_fails(s);
+	assert_int_equal(unlink(craft_shard(&s->here, 0)), 0);
+	assert_fails(s);
+	restore_files(s);
+
+	/* What was added is not needed from anywhere. */
+	FILE *file = fopen(craft_shard(&s->here, 0), "ab");
+	assert_int_equal(fputs("more", file) >= 0, true);
+	assert_int_equal(fclose(file), 0);
+	assert_int_equal(unlink(craft_shard(&s->there, 0)), 0);
+	assert_mends(s);
+	assert_int_equal(s->far_read, 0);
+}
+
+/* Of a file there that was cut, however little, it is said that it is short, and not that its bytes have changed. */
+static void test_cut_there(void **state)
+{
+	struct scene *s = *state;
+	static const long cuts[] = {1, 10, 4000, 5000};
+
+	for (size_t i = 0; i < 2 * COUNT(cuts); i++) {
+		damage(s, &s->here, s->layout->chunk_count - 1, &(struct dice){i + 1});
+		assert_int_equal(
+			truncate(craft_shard(&s->there, 0), (long)s->layout->bytes - cuts[i / 2]),
+			0);
+		if (i % 2)
+			assert_int_equal(unlink(craft_shard(&s->here, 0)), 0);
+		open_rig(s);
+		assert_true(read_it(s) < 0);
+		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "(CKPT_EINCOMPLETE)"));
+		core_rig_close(&s->rig);
+		assert_int_equal(unlink(craft_quarantine(&s->here)), 0);
+		restore_files(s);
+		FILE *file = fopen(craft_shard(&s->there, 0), "wb");
+		assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
+		assert_int_equal(fclose(file), 0);
+	}
+}
+
+/* The one there serves, for what is here. */
+static void test_index(void **state)
+{
+	struct scene *s = *state;
+	struct dice dice = {5};
+
+	for (unsigned round = 0; round < 4; round++) {
+		if (round % 2)
+			assert_int_equal(unlink(craft_index(&s->here, 0)), 0);
+		else
+			scratch_flip(craft_index(&s->here, 0), 100);
+		if (round > 1)
+			damage(s, &s->here, 4, &dice);
+		assert_mends(s);
+		assert_int_equal(s->far_read, round > 1 ? s->layout->chunks[4].length : 0);
+		assert_int_equal(s->renames, round > 1 ? 2 : 1);
+	}
+	scratch_flip(craft_index(&s->here, 0), 100);
+	scratch_flip(craft_index(&s->there, 0), 100);
+	assert_fails(s);
+	assert_int_equal(unlink(craft_index(&s->there, 0)), 0);
+	assert_fails(s);
+}
+
+/* The remote store says that it has no such file. */
+static void test_not_there(void **state)
+{
+	struct scene *s = *state;
+	struct dice dice = {23};
+
+	damage(s, &s->here, 4, &dice);
+	assert_int_equal(unlink(craft_shard(&s->there, 0)), 0);
+	assert_fails(s);
+	assert_int_equal(unlink(craft_shard(&s->here, 0)), 0);
+	assert_fails(s);
+}
+
+/* What disks and file systems say of bytes that they cannot give. */
+static const int dead_codes[] = {-EIO, -ENODATA, -EILSEQ, -EBADMSG, -EUCLEAN};
+
+/* A disk that cannot read some of it: of a whole block only the chunks that it cannot. */
+static void test_unreadable(void **state)
+{
+	struct scene *s = *state;
+	struct dice dice = {11};
+
+	s->block_bytes = 65536;
+	s->dead = s->layout->chunks[10].offset + 2000;
+	/* What is aligned may have to do with the chunks beside it. */
+	for (size_t i = 0; i < s->layout->chunk_count; i++)
+		if (i < 9 || i > 11)
+			damage(s, &s->there, i, &dice);
+	for (size_t i = 0; i < COUNT(dead_codes); i++) {
+		s->dead_code = dead_codes[i];
+		scratch_flip(craft_index(&s->here, 0), 100);
+		open_rig(s);
+		assert_true(read_it(s) < 0);
+		assert_int_equal(s->rig.err.repaired, 1);
+		assert_true(is_good(s));
+		assert_true(s->far_read >= CHUNK && s->far_read <= 3 * CHUNK);
+		core_rig_close(&s->rig);
+	}
+	/* It may read them the next time, so they are not lost. */
+	for (size_t i = 9; i <= 11; i++)
+		damage(s, &s->there, i, &dice);
+	scratch_flip(craft_index(&s->here, 0), 100);
+	open_rig(s);
+	assert_int_equal(read_it(s), CKPT_EINTEGRITY);
+	assert_hindered(s);
+	core_rig_close(&s->rig);
+	s->dead = 0;
+	assert_mends(s);
+}
+
+/* The new file lies elsewhere on the disk. */
+static void move_away(struct scene *s, const char *path, const char *new_path)
+{
+	(void)path;
+	(void)new_path;
+	s->dead = 0;
+}
+
+/* All that is wrong is that the disk cannot read some of it: if it cannot be mended, that is no damage either. */
+static void test_unreadable_alone(void **state)
+{
+	struct scene *s = *state;
+	uint64_t dead = s->layout->chunks[10].offset + 2000;
+
+	s->replaces = move_away;
+	for (size_t i = 0; i < COUNT(dead_codes); i++) {
+		s->dead = dead;
+		s->dead_code = dead_codes[i];
+		s->far_code = CKPT_ENETWORK;
+		open_rig(s);
+		assert_int_equal(read_it(s), dead_codes[i]);
+		assert_int_equal(s->rig.err.repaired, 0);
+		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be mended from "));
+		assert_int_equal(
+			core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), dead_codes[i]);
+		assert_false(has_note(s));
+		s->far_code = 0;
+		s->far_read = 0;
+		assert_int_equal(read_it(s), dead_codes[i]);
+		assert_int_equal(s->rig.err.repaired, 1);
+		assert_non_null(strstr(s->rig.err.message, "restore it again"));
+		assert_true(s->far_read >= CHUNK && s->far_read <= 3 * CHUNK);
+		assert_int_equal(s->renames, 1);
+		assert_int_equal(read_it(s), 0);
+		core_rig_close(&s->rig);
+		assert_true(is_good(s));
+		assert_int_equal(scratch_count(s->local), s->names);
+	}
+	s->dead = dead;
+	assert_int_equal(unlink(craft_shard(&s->there, 0)), 0);
+	open_rig(s);
+	assert_int_equal(read_it(s), s->dead_code);
+	assert_int_equal(s->rig.err.repaired, 0);
+	core_rig_close(&s->rig);
+	assert_false(has_note(s));
+}
+
+static bool was_whole;
+
+/* What gets the name is whole and what loses it is not, at that moment. */
+static void look_before(struct scene *s, const char *path, const char *new_path)
+{
+	size_t size;
+	char *data = load(scratch_join(s->local, path), &size);
+
+	if (!strstr(new_path, SHARD))
+		return;
+	assert_non_null(data);
+	was_whole = size == s->layout->bytes && memcmp(data, s->good, size) == 0;
+	free(data);
+	assert_int_equal(access(scratch_join(s->local, new_path), F_OK), 0);
+	assert_false(is_good(s));
+}
+
+/* A process that ends there leaves the one or the other; what an earlier one has left goes. */
+static void test_order(void **state)
+{
+	struct scene *s = *state;
+	struct dice dice = {13};
+	char path[256];
+
+	damage(s, &s->here, 4, &dice);
+	(void)snprintf(
+		path, sizeof(path), "/%s.tmp-0123456789abcdef", craft_shard_name(&s->here, 0));
+	scratch_put(s->local, path, "the half of it");
+	s->replaces = look_before;
+	was_whole = false;
+	assert_mends(s);
+	assert_true(was_whole);
+}
+
+/* Whichever request fails, what is here is as good as before or better, and the next one mends it. */
+static void test_every_failure(void **state)
+{
+	struct scene *s = *state;
+	unsigned repaired = 0;
+	unsigned failed = 0;
+
+	for (unsigned n = 1;; n++) {
+		struct dice dice = {n};
+
+		damage(s, &s->here, 3, &dice);
+		damage(s, &s->there, 4, &dice);
+		scratch_flip(craft_index(&s->here, 0), 100);
+		open_rig(s);
+		s->rig.fault.fail_error = -EIO;
+		s->rig.fault.fail_at = s->rig.fault.requests + n;
+		int r = read_it(s);
+		bool reached = s->rig.fault.requests >= s->rig.fault.fail_at;
+		assert_true(r < 0);
+		repaired += s->rig.err.repaired;
+		failed += !s->rig.err.repaired;
+		assert_true(!s->rig.err.repaired || is_good(s));
+		s->rig.fault.fail_at = 0;
+		assert_false(has_note(s));
+		if (r == CKPT_EINTEGRITY && !s->rig.err.repaired)
+			assert_hindered(s);
+		core_rig_close(&s->rig);
+		if (!is_good(s))
+			assert_mends(s);
+		damage(s, &s->there, 4, &(struct dice){n});
+		restore_files(s);
+		if (!reached)
+			break;
+	}
+	assert_true(repaired > 5 && failed > 5);
+}
+
+/* Its own disk is full, somebody else has the store, and the bucket does not answer or will not. */
+static void test_hindrances(void **state)
+{
+	struct scene *s = *state;
+	static const int far_codes[] = {CKPT_ENETWORK, CKPT_EAUTH, -ETIMEDOUT, -EIO};
+	static const struct io_fault_rule rules[] = {
+		{.op = CKPT_IO_OP_ALLOCATE, .error = -ENOSPC},
+		{.op = CKPT_IO_OP_OPEN, .path = CKPT_STORE_TEMP, .error = -EACCES},
+		{.op = CKPT_IO_OP_OPEN, .path = CKPT_STORE_TEMP, .error = -ENOENT},
+		{.op = CKPT_IO_OP_WRITE, .path = CKPT_STORE_TEMP, .error = -EDQUOT},
+		{.op = CKPT_IO_OP_WRITE, .path = CKPT_STORE_TEMP, .error = -EFBIG},
+		{.op = CKPT_IO_OP_FDATASYNC, .error = -EIO},
+		{.op = CKPT_IO_OP_RENAME, .error = -ENOENT},
+		{.op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .error = -EIO},
+	};
+
+	for (size_t i = 0; i < COUNT(rules) + COUNT(far_codes); i++) {
+		damage(s, &s->here, 4, &(struct dice){i + 1});
+		open_rig(s);
+		if (i < COUNT(rules))
+			(void)io_fault_add(&s->rig.fault, rules[i]);
+		else
+			s->far_code = far_codes[i - COUNT(rules)];
+		assert_int_equal(read_it(s), CKPT_EINTEGRITY);
+		assert_true(i >= COUNT(rules) || s->rig.fault.hits[0] > 0);
+		s->far_code = 0;
+		assert_hindered(s);
+		core_rig_close(&s->rig);
+		assert_int_equal(scratch_count(s->local), s->names);
+		if (!is_good(s))
+			assert_mends(s);
+	}
+}
+
+static void test_no_memory(void **state)
+{
+	struct scene *s = *state;
+	struct dice dice = {17};
+	bool done = false;
+
+	for (size_t n = 1; !done; n++) {
+		damage(s, &s->here, 3, &dice);
+		open_rig(s);
+		core_rig_count_allocations(&s->rig, n);
+		int r = read_it(s);
+		done = core_rig_allocations(&s->rig) < n;
+		assert_true(r < 0);
+		assert_true(!s->rig.err.repaired || is_good(s));
+		assert_int_equal(s->rig.err.repaired || !done, true);
+		core_rig_close(&s->rig);
+		assert_false(has_note(s));
+		assert_int_equal(scratch_count(s->local), s->names);
+		restore_files(s);
+	}
+}
+
+/* One that was given up says nothing about the step: the next restore mends it. */
+static void test_cancelled(void **state)
+{
+	struct scene *s = *state;
+	struct dice dice = {19};
+
+	/* The index, too: it is found before anything is bound. */
+	scratch_flip(craft_index(&s->here, 0), 100);
+	damage(s, &s->here, 4, &dice);
+	open_rig(s);
+	s->holds = true;
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	assert_true(s->rig.core.repairing);
+	assert_non_null(s->rig.fault.tap.held);
+	ckpt_restore_post_cancel(r);
+	core_rig_run(&s->rig);
+	s->holds = false;
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
+	assert_false(s->rig.core.repairing);
+	assert_false(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be mended from "));
+	assert_false(is_good(s));
+	assert_true(read_it(s) < 0);
+	assert_int_equal(s->rig.err.repaired, 1);
+	assert_true(is_good(s));
+	assert_int_equal(read_it(s), 0);
+	core_rig_close(&s->rig);
+	assert_int_equal(scratch_count(s->local), s->names);
+}
+
+/* One that waits for staging memory, which others have, gives up at once. */
+static void test_cancelled_without_memory(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_task nobody = {0};
+	struct ckpt_share others = {0};
+	struct ckpt_slot *slots[16];
+	size_t count = 0;
+
+	scratch_flip(craft_index(&s->here, 0), 100);
+	open_rig(s);
+	ckpt_share_join(&others, s->rig.pool, &nobody);
+	while ((slots[count] = ckpt_share_get(&others)) != NULL)
+		count++;
+	assert_true(count > 0);
+	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	assert_true(s->rig.core.repairing);
+	ckpt_restore_post_cancel(r);
+	core_rig_run(&s->rig);
+	assert_false(s->rig.core.repairing);
+	while (count > 0)
+		ckpt_share_put(&others, slots[--count]);
+	ckpt_share_leave(&others);
+	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
+	core_rig_close(&s->rig);
+	assert_false(has_note(s));
+	assert_mends(s);
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_any_mixture),
+		SCENE(test_nobody_has_it),
+		SCENE(test_lengths),
+		SCENE(test_cut_there),
+		SCENE(test_index),
+		SCENE(test_not_there),
+		SCENE(test_unreadable),
+		SCENE(test_unreadable_alone),
+		SCENE(test_order),
+		SCENE(test_every_failure),
+		SCENE(test_hindrances),
+		SCENE(test_no_memory),
+		SCENE(test_cancelled),
+		SCENE(test_cancelled_without_memory),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
