@@ -99,7 +99,7 @@ void bench_put_bucket(const struct bench_put *put)
 	struct ckpt_timers timers = {0};
 	struct ckpt_inbox inbox;
 	struct ckpt_env_os *env;
-	struct ckpt_s3_place place;
+	struct ckpt_s3_uri place;
 	struct ckpt_bucket *bucket;
 	struct ckpt_error err = {0};
 	struct putter *putters = calloc(put->connections, sizeof(*putters));
@@ -110,7 +110,7 @@ void bench_put_bucket(const struct bench_put *put)
 	set_environment(put);
 	bench_must(ckpt_inbox_init(&inbox), NULL, "inbox");
 	bench_must(ckpt_env_os_open(put->workers, &inbox, &env), NULL, "workers");
-	bench_must(ckpt_s3_place_parse("s3://bench/run", &err, &place), &err, "place");
+	bench_must(ckpt_s3_uri_parse("s3://bench/run", &err, &place), &err, "place");
 	const struct ckpt_bucket_core core = {
 		.env = ckpt_env_os_env(env), .sched = &sched, .timers = &timers};
 	bench_must(ckpt_bucket_open(&place, &core, &err, &bucket), &err, "bucket");

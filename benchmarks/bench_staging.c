@@ -15,10 +15,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/thread.h"
 #include "device/device.h"
-#include "device/stream_copy.h"
+#include "device/memcpy_nt.h"
 #include "staging/pool.h"
 
 #define BLOCK       ((size_t)8 << 20)

@@ -29,7 +29,7 @@
 #include <ckpt/ckpt.h>
 #include "bench_tool.h"
 #include "exchange/exchange.h"
-#include "exchange/rank_record.h"
+#include "exchange/rank_messages.h"
 #include "format/sealed.h"
 #include "layouts.h"
 

@@ -10,7 +10,7 @@
 #include "api/api_restore.h"
 #include "api/copyin.h"
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/gc/gc.h"
 #include "engine/runtime/commands.h"
 

@@ -5,7 +5,7 @@
 #include <ckpt/ckpt.h>
 
 #include "api/copyin.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/thread.h"
 #include "base/utf8.h"
 #include "engine/runtime/commands.h"

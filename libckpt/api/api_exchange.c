@@ -4,7 +4,7 @@
 #include <ckpt/ckpt.h>
 
 #include "api/copyin.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "exchange/exchange_server.h"
 
 static int check_server(const struct ckpt_exchange_server *server)

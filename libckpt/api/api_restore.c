@@ -7,7 +7,7 @@
 #include "api/api_restore.h"
 #include "api/copyin.h"
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/restore/index_reader.h"
 #include "engine/runtime/runtime.h"
 

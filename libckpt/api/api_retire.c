@@ -6,7 +6,7 @@
 #include "api/api_catalog.h"
 #include "api/copyin.h"
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/gc/gc.h"
 #include "engine/gc/two_phase_delete.h"
 #include "engine/runtime/runtime.h"

@@ -6,7 +6,7 @@
 
 #include "api/copyin.h"
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/thread.h"
 #include "engine/runtime/runtime.h"
 #include "engine/copy/upload_queue.h"

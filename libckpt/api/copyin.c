@@ -7,7 +7,7 @@
 
 #include <ckpt/version.h>
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 static int size_of(const void *with_size, const char *what, uint32_t *ret_size)
 {

@@ -3,7 +3,7 @@
 #ifndef CKPT_API_COPYIN_H
 #define CKPT_API_COPYIN_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 #include "engine/runtime/runtime.h"
 
 /*

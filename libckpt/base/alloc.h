@@ -3,7 +3,7 @@
 #ifndef CKPT_BASE_ALLOC_H
 #define CKPT_BASE_ALLOC_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* NULL when there is none, or when the size overflows. Zeroed. A size of 0 gives a valid pointer. */
 void *ckpt_alloc(size_t size);

@@ -3,7 +3,7 @@
 #ifndef CKPT_BASE_BUF_H
 #define CKPT_BASE_BUF_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* Zero is an empty buffer. A failed append marks it: check `failed` once, at the end. */
 struct ckpt_buf {

@@ -3,7 +3,7 @@
 #ifndef CKPT_BASE_DIGEST_H
 #define CKPT_BASE_DIGEST_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_DIGEST_SIZE 16
 #define CKPT_DIGEST_HEX  33 /* with the final NUL */

@@ -17,7 +17,7 @@ struct ckpt_env;
 struct ckpt_job {
 	struct ckpt_node node; /* run() on the core's thread when the work is done */
 	/*
-	 * On a worker; must not block on anything but memory. Exceptions: s3/key_fetch.h, s3/s3_bucket.h; and the
+	 * On a worker; must not block on anything but memory. Exceptions: s3/credential_fetch.h, s3/s3_bucket.h; and the
 	 * worker of ckpt_devices_env(), which has nothing else to do.
 	 */
 	void (*work)(struct ckpt_job *job);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The phrase for every error code. */
-#include "base/fail.h"
+#include "base/error.h"
 
 #include <pthread.h>
 #include <stdio.h>
 
-#include "base/errnos.h"
+#include "base/errno_text.h"
 
 struct phrase {
 	int code;

@@ -8,7 +8,7 @@
 #define CKPT_BASE_INBOX_H
 
 #include <pthread.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 struct ckpt_node {
 	struct ckpt_node *next;

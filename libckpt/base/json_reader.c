@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/utf8.h"
 
 #define KEY_MAX 32 /* no name that is looked for is longer */

@@ -12,7 +12,7 @@
 #define CKPT_BASE_JSON_READER_H
 
 #include <ckpt/error.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_READER_DEPTH 32 /* of a member that is not known and passed over */
 #define CKPT_READER_OTHER (-1)

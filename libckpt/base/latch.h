@@ -7,7 +7,7 @@
 #define CKPT_BASE_LATCH_H
 
 #include <pthread.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 struct ckpt_latch {
 	pthread_mutex_t lock;

@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 #include <ckpt/engine.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_LOG_KEPT 256
 

@@ -6,7 +6,7 @@
 #ifndef CKPT_BASE_SECRET_H
 #define CKPT_BASE_SECRET_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* Zeroed. NULL: there is none. */
 void *ckpt_secret_alloc(size_t size);

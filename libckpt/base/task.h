@@ -24,7 +24,7 @@
 #ifndef CKPT_BASE_TASK_H
 #define CKPT_BASE_TASK_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_TASK_PENDING 1
 

@@ -2,7 +2,7 @@
 /* From a task to a worker, and back. */
 #include "base/task_job.h"
 
-#include "base/fail.h"
+#include "base/error.h"
 
 static void job_back(struct ckpt_node *node)
 {

@@ -4,7 +4,7 @@
 #define CKPT_BASE_THREAD_H
 
 #include <pthread.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* `name` at most 15 bytes. Returns 0 or -errno. */
 int ckpt_thread_start(

@@ -6,7 +6,7 @@
 #ifndef CKPT_BASE_TIMER_H
 #define CKPT_BASE_TIMER_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 struct ckpt_timer {
 	struct ckpt_timer *next;

@@ -3,7 +3,7 @@
 #ifndef CKPT_BASE_UTF8_H
 #define CKPT_BASE_UTF8_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* Bytes of the character at `text`, of which `left` may be read; 0 if what is there is not valid. */
 size_t ckpt_utf8_char(const char *text, size_t left);

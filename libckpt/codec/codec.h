@@ -11,7 +11,7 @@
 #ifndef CKPT_CODEC_CODEC_H
 #define CKPT_CODEC_CODEC_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_CHUNK_BYTES ((size_t)1 << 20)
 

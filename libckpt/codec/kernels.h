@@ -6,7 +6,7 @@
 #ifndef CKPT_CODEC_KERNELS_H
 #define CKPT_CODEC_KERNELS_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_PLANES 8
 /* Elements of a line: what samples and bitmaps are counted in. */

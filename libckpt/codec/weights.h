@@ -3,7 +3,7 @@
 #ifndef CKPT_CODEC_WEIGHTS_H
 #define CKPT_CODEC_WEIGHTS_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /*
  * Weights from 0 to 11 of symbols 0 to count-1; the one of the last symbol is not told. `header` has 128 bytes. The

@@ -6,7 +6,7 @@
 #ifndef CKPT_DEVICE_COPY_CHOICE_H
 #define CKPT_DEVICE_COPY_CHOICE_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #include <stdatomic.h>
 

@@ -4,7 +4,7 @@
 #define CKPT_DEVICE_COPY_RUNS_H
 
 #include <string.h>
-#include "device/stream_copy.h"
+#include "device/memcpy_nt.h"
 
 static inline __attribute__((always_inline)) void ckpt_copy_sized(char *restrict to,
 	int64_t to_step, const char *restrict from, int64_t from_step, uint64_t count, size_t size)
@@ -35,7 +35,7 @@ static inline void ckpt_copy_runs(char *restrict to, int64_t to_step, const char
 		break;
 	default:
 		for (int64_t i = 0; i < (int64_t)count; i++)
-			ckpt_stream_copy(to + i * to_step, from + i * from_step, run);
+			ckpt_memcpy_nt(to + i * to_step, from + i * from_step, run);
 	}
 }
 

@@ -7,7 +7,7 @@
 #define CKPT_DEVICE_CUDA_DRIVER_H
 
 #include <stdint.h>
-#include "base/fail.h"
+#include "base/error.h"
 #include "device/cuda_api.h"
 #include "device/cuda_grid.h"
 

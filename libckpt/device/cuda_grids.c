@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cuda_grids.h"
 
-#include "device/cuda_pieces.h"
+#include "device/cuda_copy_plan.h"
 #include "device/kernels/units.h"
 
 _Static_assert(CKPT_CUDA_GRID_DIMS == CKPT_NDIM_MAX + 1, "there is room for every view");

@@ -6,7 +6,7 @@
 #include "device/cuda_grid.h"
 #include "device/device.h"
 
-/* Items of one launch, at most: as many bytes as a piece of a copy has (cuda_pieces.h), for the same reason. */
+/* Items of one launch, at most: as many bytes as a piece of a copy has (cuda_copy_plan.h), for the same reason. */
 #define CKPT_CUDA_GRID_ITEMS ((uint64_t)1 << 19)
 
 /*

@@ -8,7 +8,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
-#include "base/fail.h"
+#include "base/error.h"
 #include "device/cuda_api.h"
 
 /* The dynamic linker, whose functions these are. */

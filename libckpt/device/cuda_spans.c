@@ -2,7 +2,7 @@
 #include "device/cuda_spans.h"
 
 #include <ckpt/error.h>
-#include "device/cuda_pieces.h"
+#include "device/cuda_copy_plan.h"
 
 int ckpt_cuda_span_of(const struct ckpt_segment *segment, struct ckpt_cuda_span *ret_span)
 {

@@ -9,13 +9,13 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include "base/fail.h"
+#include "base/error.h"
 #include "device/cuda_api.h"
+#include "device/cuda_batch.h"
 #include "device/cuda_driver.h"
-#include "device/cuda_group.h"
-#include "device/cuda_pace.h"
+#include "device/cuda_launch_args.h"
+#include "device/cuda_piece_size.h"
 #include "device/cuda_relay.h"
-#include "device/cuda_table.h"
 #include "device/device.h"
 
 /*
@@ -26,11 +26,11 @@ struct ckpt_cuda_flight {
 	struct ckpt_cuda_flight *next;
 	struct ckpt_copy *copy;
 	struct CUevent_st *event;
-	struct ckpt_cuda_table table; /* what the copy's kernel was given */
-	bool ends;                    /* it is the last of its group, and these are of the group: */
-	bool recorded;                /* the event is; else the stream is waited for */
-	unsigned entries;             /* in the stream */
-	uint64_t bytes;               /* see struct ckpt_cuda_done */
+	struct ckpt_cuda_launch_args table; /* what the copy's kernel was given */
+	bool ends;        /* it is the last of its group, and these are of the group: */
+	bool recorded;    /* the event is; else the stream is waited for */
+	unsigned entries; /* in the stream */
+	uint64_t bytes;   /* see struct ckpt_cuda_done */
 };
 
 /* Registration, which a caller waits for. On the feeder: on a user's thread it might be of another GPU. */
@@ -58,7 +58,7 @@ struct ckpt_cuda_device {
 	struct ckpt_cuda_kernels kernels;
 	struct ckpt_cuda_pin *pinned; /* what users have had pinned */
 	struct ckpt_cuda_relay relay;
-	struct ckpt_cuda_group group;
+	struct ckpt_cuda_batch group;
 	pthread_t feeder;
 	pthread_t waiter;
 	/* Whoever records one of these two and has a stream wait for it. */
@@ -79,7 +79,7 @@ struct ckpt_cuda_device {
 	uint64_t fed;      /* of them: all of it is in the stream and recorded, or it has failed */
 	uint64_t returned; /* of them: given back */
 	uint64_t queued;   /* entries of the stream that are not known to be done */
-	struct ckpt_cuda_pace pace;
+	struct ckpt_cuda_piece_size pace;
 	unsigned pins;
 	unsigned ready; /* threads that are set up, or have failed to be */
 	int start_result;
@@ -113,7 +113,7 @@ static inline bool ckpt_cuda_looks_at(
 }
 
 /* Their bodies. Both set themselves up and count themselves `ready`. */
-void *ckpt_cuda_feed(void *argument);
+void *ckpt_cuda_submit(void *argument);
 void *ckpt_cuda_wait(void *argument);
 
 /* Words an error of CUDA, as CKPT_EDEVICE. `what`: the function. Clears what the next caller would take for his. */
@@ -125,8 +125,8 @@ int ckpt_cuda_fail_asking(
  * The feeder's: all of a copy's segments that are the device's, into the stream. What of them was enqueued before a
  * failure moves all the same. `table`: of the copy alone, until what was enqueued is done.
  */
-int ckpt_cuda_feed_segments(
-	struct ckpt_cuda_device *d, struct ckpt_copy *copy, struct ckpt_cuda_table *table);
+int ckpt_cuda_submit_segments(
+	struct ckpt_cuda_device *d, struct ckpt_copy *copy, struct ckpt_cuda_launch_args *table);
 /* Whether a segment can be copied from staging at all, see ckpt_device_takes(). */
 int ckpt_cuda_takes(const struct ckpt_cuda_device *d, const struct ckpt_segment *segment,
 	struct ckpt_error *err);

@@ -145,12 +145,12 @@ static void destroy_handles(struct ckpt_cuda_device *d)
 		struct ckpt_cuda_flight *flight = d->spare;
 
 		d->spare = flight->next;
-		ckpt_cuda_table_free(&d->api, &flight->table);
+		ckpt_cuda_launch_args_free(&d->api, &flight->table);
 		(void)d->api.event_destroy(flight->event);
 		ckpt_free(flight);
 	}
 	/* What could not be unpinned. */
-	ckpt_cuda_pins_free(&d->api, &d->pinned);
+	ckpt_cuda_host_register_free(&d->api, &d->pinned);
 	ckpt_cuda_relay_free(&d->api, &d->relay);
 	ckpt_cuda_kernels_unload(&d->kernels);
 	if (d->eager)
@@ -215,7 +215,7 @@ static struct ckpt_copy *next_of(const struct ckpt_copy *copy)
 
 static void hand_to_waiter(struct ckpt_cuda_device *d, unsigned copies)
 {
-	const struct ckpt_cuda_group *g = &d->group;
+	const struct ckpt_cuda_batch *g = &d->group;
 
 	pthread_mutex_lock(&d->lock);
 	if (g->first) {
@@ -237,7 +237,7 @@ static void feed_copies(struct ckpt_cuda_device *d, struct ckpt_copy *copies, ui
 {
 	unsigned count = 0;
 
-	ckpt_cuda_group_begin(d, piece_max);
+	ckpt_cuda_batch_begin(d, piece_max);
 	while (copies) {
 		struct ckpt_copy *copy = copies;
 		struct ckpt_cuda_flight *flight;
@@ -255,13 +255,13 @@ static void feed_copies(struct ckpt_cuda_device *d, struct ckpt_copy *copies, ui
 			give_back(d, copy);
 			continue;
 		}
-		ckpt_cuda_group_add(d, flight);
-		int r = ckpt_cuda_feed_segments(d, copy, &flight->table);
+		ckpt_cuda_batch_add(d, flight);
+		int r = ckpt_cuda_submit_segments(d, copy, &flight->table);
 		if (copy->result == 0)
 			copy->result = r;
 	}
 	if (d->group.first)
-		ckpt_cuda_group_end(d);
+		ckpt_cuda_batch_end(d);
 	hand_to_waiter(d, count);
 }
 
@@ -285,9 +285,9 @@ static void run_errand(struct ckpt_cuda_device *d, struct ckpt_cuda_errand *erra
 	int e;
 
 	if (errand->pin)
-		e = ckpt_cuda_pins_add(&d->api, &d->pinned, errand->base, errand->size);
+		e = ckpt_cuda_host_register_add(&d->api, &d->pinned, errand->base, errand->size);
 	else
-		e = ckpt_cuda_pins_remove(&d->api, &d->pinned, errand->base);
+		e = ckpt_cuda_host_register_remove(&d->api, &d->pinned, errand->base);
 	if (e != CKPT_CUDA_SUCCESS) {
 		(void)snprintf(what, sizeof(what), "%zu bytes cannot be %s%s: %s", errand->size,
 			errand->pin ? "pinned" : "unpinned", errand->pin ? why_not_pinned(e) : "",
@@ -311,7 +311,7 @@ static struct ckpt_copy *take_copies(struct ckpt_cuda_device *d)
 {
 	struct ckpt_copy *first = d->copies;
 	struct ckpt_copy *last = first;
-	unsigned max = ckpt_cuda_pace_copies(d->queued);
+	unsigned max = ckpt_cuda_piece_size_copies(d->queued);
 
 	for (unsigned n = 1; n < max && next_of(last) && go_together(first, next_of(last)); n++)
 		last = next_of(last);
@@ -329,7 +329,7 @@ static void next_for_feeder(struct ckpt_cuda_device *d, struct ckpt_cuda_errand 
 	pthread_mutex_lock(&d->lock);
 	while (!d->errands && !d->copies && !d->closing)
 		(void)pthread_cond_wait(&d->to_feed, &d->lock);
-	*ret_piece_max = ckpt_cuda_pace_piece(&d->pace, d->queued);
+	*ret_piece_max = ckpt_cuda_piece_size_piece(&d->pace, d->queued);
 	if (d->errands) {
 		*ret_errand = d->errands;
 		d->errands = d->errands->next;
@@ -356,7 +356,7 @@ static void feed_all(struct ckpt_cuda_device *d)
 	}
 }
 
-void *ckpt_cuda_feed(void *argument)
+void *ckpt_cuda_submit(void *argument)
 {
 	struct ckpt_cuda_device *d = argument;
 	struct ckpt_error error = {.size = 0};
@@ -440,7 +440,7 @@ static void count_done(struct ckpt_cuda_device *d, const struct ckpt_cuda_flight
 	pthread_mutex_lock(&d->lock);
 	d->queued -= last->entries;
 	done.more = d->flights != NULL;
-	ckpt_cuda_pace_measure(&d->pace, &done);
+	ckpt_cuda_piece_size_measure(&d->pace, &done);
 	pthread_mutex_unlock(&d->lock);
 }
 
@@ -456,7 +456,7 @@ static void compare_samples(struct ckpt_copy *copy)
 }
 
 /* What the kernel has left of the segments that it looked at, in their order. */
-static void deliver_samples(struct ckpt_copy *copy, const struct ckpt_cuda_table *table)
+static void deliver_samples(struct ckpt_copy *copy, const struct ckpt_cuda_launch_args *table)
 {
 	const uint64_t *sample = table->samples;
 

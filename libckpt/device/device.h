@@ -9,7 +9,7 @@
 #include <ckpt/types.h>
 #include <stdatomic.h>
 #include "base/env.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 /*
  * A view of memory as elements, the last dimension fastest. A stride may be zero or negative; that of
@@ -141,7 +141,7 @@ int ckpt_device_takes(
  * longer (-1: no end). On any failure nothing is held.
  *
  * That queue is the driver's, of about a thousand entries (CUDA says no number). Copies that lie side by side are joined,
- * and many share an event (cuda_pace.h), so that 10 GB of large tensors take half of it. With more, as of a thousand
+ * and many share an event (cuda_piece_size.h), so that 10 GB of large tensors take half of it. With more, as of a thousand
  * tensors that no kernel copies, a hold waits until the device has made all but those, and a follow until there is room
  * for its wait.
  */

@@ -358,7 +358,7 @@ static int start_cuda_thread(struct ckpt_cuda_device *d, pthread_t *ret_thread, 
 
 static int start(struct ckpt_cuda_device *d, struct ckpt_error *err)
 {
-	int r = start_cuda_thread(d, &d->feeder, "ckpt-cuda", ckpt_cuda_feed, err);
+	int r = start_cuda_thread(d, &d->feeder, "ckpt-cuda", ckpt_cuda_submit, err);
 
 	if (r < 0)
 		return r;
@@ -397,7 +397,7 @@ int ckpt_device_cuda_open_on(struct ckpt_env *env, int index, const struct ckpt_
 	d->api = *api;
 	d->index = index;
 	d->forks = ckpt_fork_count();
-	ckpt_cuda_pace_init(&d->pace);
+	ckpt_cuda_piece_size_init(&d->pace);
 	r = init_cuda_locks(d);
 	if (r < 0) {
 		ckpt_free(d);

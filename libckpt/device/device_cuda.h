@@ -3,7 +3,7 @@
 #ifndef CKPT_DEVICE_DEVICE_CUDA_H
 #define CKPT_DEVICE_DEVICE_CUDA_H
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "device/cuda_api.h"
 #include "device/device.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "device/device_cuda.h"
 
 int ckpt_devices_number(uint32_t kind, int32_t index)

@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/kernel_file.h"
+#include "base/procfs.h"
 
 /* linux/mempolicy.h */
 #define PREFERRED 1
@@ -40,7 +40,7 @@ static int read_node(const char *root, const char *path)
 	long node = -1;
 	char *end;
 
-	if (!ckpt_kernel_file_read(root, path, &text))
+	if (!ckpt_procfs_read(root, path, &text))
 		return -1;
 	errno = 0;
 	node = strtol(text.data, &end, 10);
@@ -96,7 +96,7 @@ int ckpt_numa_node_of(const struct ckpt_numa_ops *ops, const char *bus)
 	char path[128];
 	int node = make_path(bus, path, sizeof(path)) ? read_node(root, path) : -1;
 
-	if (node < 0 || !ckpt_kernel_file_read(root, NODES_WITH_MEMORY, &list))
+	if (node < 0 || !ckpt_procfs_read(root, NODES_WITH_MEMORY, &list))
 		return -1;
 	if (!is_one_of_several(list.data, node))
 		node = -1;

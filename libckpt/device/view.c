@@ -307,9 +307,9 @@ static void copy_part(
 		run /= grid->count[d];
 	}
 	if (gather)
-		ckpt_stream_copy(flat, view, length);
+		ckpt_memcpy_nt(flat, view, length);
 	else
-		ckpt_stream_copy(view, flat, length);
+		ckpt_memcpy_nt(view, flat, length);
 }
 
 static void transfer(

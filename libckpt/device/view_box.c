@@ -140,7 +140,7 @@ void ckpt_view_scatter_box(const struct ckpt_view *view, const int64_t *around, 
 		uint64_t lo = ckpt_max_u64(p.from, offset);
 		uint64_t hi = ckpt_min_u64(p.from + w.run, end);
 		if (lo < hi)
-			ckpt_stream_copy(p.to + (lo - p.from), in + (lo - offset), hi - lo);
+			ckpt_memcpy_nt(p.to + (lo - p.from), in + (lo - offset), hi - lo);
 		n = 1;
 	} while (advance(&w, &p, n) && p.from < end);
 }

@@ -19,7 +19,7 @@
 #define CKPT_SESSION_MAX      64 /* characters of a session's name */
 #define CKPT_EXCHANGE_KEY_MAX 64 /* with the final NUL */
 
-/* A key: lower-case letters, digits and `-`, see rank_record.h. GET answers with data, or NULL: not there. */
+/* A key: lower-case letters, digits and `-`, see rank_messages.h. GET answers with data, or NULL: not there. */
 struct ckpt_exchange_item {
 	char key[CKPT_EXCHANGE_KEY_MAX];
 	void *data; /* GET: allocated, the caller frees it with ckpt_exchange_items_clear() */

@@ -2,7 +2,7 @@
 /* Who holds what of a tensor: the list of a catalog, and finding boxes in it. */
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "format/catalog_run.h"
 #include "format/manifest.h"
 

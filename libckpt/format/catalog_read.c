@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "format/catalog_run.h"
 #include "format/dtype.h"
 #include "format/index_head.h"

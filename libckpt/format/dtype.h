@@ -4,7 +4,7 @@
 #define CKPT_FORMAT_DTYPE_H
 
 #include <ckpt/types.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* Bytes of an element; 0 for what is no type. */
 uint32_t ckpt_dtype_bytes(uint32_t dtype);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "format/index_head.h"
 #include "format/index_tensors.h"
 #include "format/manifest.h"

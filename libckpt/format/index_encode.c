@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "format/dtype.h"
 #include "format/index_head.h"
 #include "format/index_tensors.h"

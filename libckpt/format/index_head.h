@@ -3,7 +3,7 @@
 #ifndef CKPT_FORMAT_INDEX_HEAD_H
 #define CKPT_FORMAT_INDEX_HEAD_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_INDEX_MAGIC       "CKPTIDX" /* and its NUL: eight bytes */
 #define CKPT_INDEX_MAGIC_BYTES 8

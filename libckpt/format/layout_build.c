@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/buf.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/utf8.h"
 #include "format/dtype.h"
 #include "format/safetensors.h"

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "format/catalog.h"
 #include "format/index.h"
 #include "format/json_put.h"

@@ -7,7 +7,7 @@
 #include <inttypes.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/utf8.h"
 #include "format/json_put.h"
 #include "format/sealed.h"

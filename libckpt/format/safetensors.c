@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/json_reader.h"
 #include "format/dtype.h"
 #include "format/json_put.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/digest.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 #define SEAL_HEAD  ",\"digest\":\""
 #define SEAL_TAIL  "\"}\n"

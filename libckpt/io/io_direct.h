@@ -3,7 +3,7 @@
 #ifndef CKPT_IO_IO_DIRECT_H
 #define CKPT_IO_IO_DIRECT_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* Of memory, offsets and lengths: what staging has. A file system that asks for more gets the cache. */
 #define CKPT_IO_ALIGN 4096

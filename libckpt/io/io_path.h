@@ -7,7 +7,7 @@
 #define CKPT_IO_IO_PATH_H
 
 #include <sys/types.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* Components that are neither empty nor "." nor "..", with one '/' between them. */
 bool ckpt_io_path_valid(const char *path);

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/thread.h"
 #include "config.h"
 
@@ -208,7 +208,7 @@ static void free_client(struct http_client *client)
 		(void)curl_multi_cleanup(thread->multi);
 		(void)curl_share_cleanup(thread->share);
 	}
-	ckpt_trust_free(&client->trust);
+	ckpt_ca_bundle_free(&client->trust);
 	ckpt_proxy_free(&client->proxy);
 	(void)pthread_mutex_destroy(&client->lock);
 	ckpt_free(client);
@@ -363,7 +363,7 @@ static int make_client(const struct ckpt_http_config *config, struct ckpt_error 
 		ckpt_free(client);
 		return r;
 	}
-	r = ckpt_trust_find(config, err, &client->trust);
+	r = ckpt_ca_bundle_find(config, err, &client->trust);
 	if (r == 0)
 		r = ckpt_proxy_find(config, &client->proxy);
 	if (r == 0)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The client over libcurl, in parts: http_curl.c has the line and the threads, http_curl_loop.c what a thread
- * does, http_curl_transfer.c one request and what libcurl calls for it, http_curl_end.c what became of it.
+ * does, http_curl_transfer.c one request and what libcurl calls for it, http_curl_result.c what became of it.
  */
 #ifndef CKPT_NET_HTTP_CURL_H
 #define CKPT_NET_HTTP_CURL_H
@@ -11,12 +11,12 @@
 #include <stdatomic.h>
 
 #include "base/buf.h"
+#include "net/ca_bundle.h"
 #include "net/http.h"
 #include "net/http_head.h"
 #include "net/proxy.h"
 #include "net/rate.h"
 #include "net/resolver.h"
-#include "net/trust.h"
 
 #define HTTP_HOST_MAX 256
 
@@ -87,7 +87,7 @@ struct http_thread {
 
 struct http_client {
 	struct ckpt_http http;
-	struct ckpt_trust trust;
+	struct ckpt_ca_bundle trust;
 	struct ckpt_proxy proxy;
 	struct ckpt_resolver *resolver;
 	struct ckpt_rate send;
@@ -132,7 +132,7 @@ int http_transfer_prepare(
 bool http_transfer_sent_any(const struct http_transfer *transfer);
 bool http_transfer_sent_all(const struct http_transfer *transfer);
 
-/* http_curl_end.c */
+/* http_curl_result.c */
 /* Fills in the request's answer from what libcurl says. */
 void http_end_by_curl(struct http_transfer *transfer, CURLcode code);
 enum http_limit {

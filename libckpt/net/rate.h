@@ -7,7 +7,7 @@
 #define CKPT_NET_RATE_H
 
 #include <stdatomic.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_RATE_BURST_NS 20000000
 

@@ -4,7 +4,7 @@
 #define CKPT_S3_BODY_XML_H
 
 #include "base/buf.h"
-#include "s3/reply_parts.h"
+#include "s3/response_parts.h"
 
 #define CKPT_S3_DELETE_MAX 1000 /* keys of one request */
 

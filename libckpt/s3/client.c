@@ -8,11 +8,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/secret.h"
+#include "s3/credentials.h"
 #include "s3/date.h"
-#include "s3/keys.h"
-#include "s3/refusal.h"
+#include "s3/error_text.h"
 
 #define MS       UINT64_C(1000000)
 #define TOTAL_MS UINT64_C(600000)
@@ -115,7 +115,7 @@ static const char *method_name(enum ckpt_http_method method)
 }
 
 /* The keys may be others before it is sent. */
-static int sign(struct ckpt_s3_call *call, const struct ckpt_s3_keys *keys, const char *path)
+static int sign(struct ckpt_s3_call *call, const struct ckpt_s3_credentials *keys, const char *path)
 {
 	struct ckpt_s3_client *client = call->client;
 
@@ -145,7 +145,7 @@ static int sign(struct ckpt_s3_call *call, const struct ckpt_s3_keys *keys, cons
 	return r;
 }
 
-static int prepare(struct ckpt_s3_call *call, const struct ckpt_s3_keys *keys)
+static int prepare(struct ckpt_s3_call *call, const struct ckpt_s3_credentials *keys)
 {
 	const struct ckpt_s3_endpoint *endpoint = &call->client->endpoint;
 	struct ckpt_buf path = {0};
@@ -196,7 +196,7 @@ static void clear_answer(struct ckpt_s3_call *call)
 
 /* A part that takes far longer than others is tried again elsewhere. */
 
-static struct ckpt_s3_peers *peers_of(struct ckpt_s3_call *call)
+static struct ckpt_s3_hedge *peers_of(struct ckpt_s3_call *call)
 {
 	return call->method == CKPT_HTTP_PUT ? &call->client->written : &call->client->read;
 }
@@ -223,7 +223,7 @@ static void look_at_peers(struct ckpt_timer *timer)
 	struct ckpt_s3_call *call = CKPT_CONTAINER(timer, struct ckpt_s3_call, timer);
 	struct ckpt_s3_client *client = call->client;
 	uint64_t now_ns = ckpt_env_now(client->env);
-	uint64_t look_ns = ckpt_s3_peers_look(peers_of(call), length_of(call), call->begun_ns,
+	uint64_t look_ns = ckpt_s3_hedge_look(peers_of(call), length_of(call), call->begun_ns,
 		now_ns, count_lagging(call, now_ns));
 
 	if (client->stopped || is_unwanted(call) || !call->under_way || call->hurries == HURRIES)
@@ -330,20 +330,20 @@ static int keys_body(struct ckpt_task *task)
 	if (client->stopped)
 		call->want.done = true;
 	else
-		ckpt_s3_credentials_want(client->credentials, &call->want, task);
+		ckpt_s3_credential_cache_want(client->credentials, &call->want, task);
 	CKPT_AWAIT(task, call->want.done || is_unwanted(call));
 	if (!call->want.done)
-		ckpt_s3_credentials_unwant(client->credentials, &call->want);
+		ckpt_s3_credential_cache_unwant(client->credentials, &call->want);
 	if (!call->want.done || is_over(call))
 		return give_up(call);
 	if (call->want.result < 0) {
-		const struct ckpt_error *why = ckpt_s3_credentials_error(client->credentials);
+		const struct ckpt_error *why = ckpt_s3_credential_cache_error(client->credentials);
 		return fail(call, keys_code(call->want.result), why->message);
 	}
 	clear_answer(call);
 	if (left_ns(call) == 0)
 		return fail(call, -ETIMEDOUT, "the time in which it may be sent is over");
-	r = prepare(call, ckpt_s3_credentials_keys(client->credentials));
+	r = prepare(call, ckpt_s3_credential_cache_keys(client->credentials));
 	if (r < 0)
 		return fail(call, r, ckpt_code_text(r));
 	submit(call);
@@ -471,7 +471,7 @@ static bool mend(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 
 	switch (verdict) {
 	case CKPT_S3_REFRESH:
-		ckpt_s3_credentials_expired(client->credentials, call->want.serial);
+		ckpt_s3_credential_cache_expired(client->credentials, call->want.serial);
 		return true;
 	case CKPT_S3_CLOCK:
 		if (!ckpt_http_header(&call->req, "date", value, sizeof(value)) ||
@@ -479,7 +479,7 @@ static bool mend(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 			return false;
 		client->clock_offset_s =
 			(int64_t)date_s - (int64_t)(ckpt_env_wall_ms(client->env) / 1000);
-		ckpt_s3_credentials_clock(client->credentials, client->clock_offset_s);
+		ckpt_s3_credential_cache_clock(client->credentials, client->clock_offset_s);
 		ckpt_log(client->log, CKPT_LOG_WARN,
 			"this machine's clock is %" PRId64
 			" s %s that of %s: requests are signed with the server's",
@@ -568,12 +568,12 @@ static void keep_pace(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 
 	if (verdict == CKPT_S3_DONE) {
 		ckpt_s3_budget_earn(&client->budget);
-		changed = ckpt_s3_pace_success(&client->pace, now_ns);
+		changed = ckpt_s3_concurrency_success(&client->pace, now_ns);
 		if (call->part)
-			ckpt_s3_peers_ended(
+			ckpt_s3_hedge_ended(
 				peers_of(call), length_of(call), call->begun_ns, now_ns);
 	} else if (verdict == CKPT_S3_THROTTLED) {
-		changed = ckpt_s3_pace_throttled(&client->pace, now_ns);
+		changed = ckpt_s3_concurrency_throttled(&client->pace, now_ns);
 	}
 	if (changed)
 		ckpt_http_widen(client->http, client->pace.now);
@@ -640,7 +640,7 @@ void ckpt_s3_call_start(struct ckpt_s3_client *client, struct ckpt_s3_call *call
 	call->client = client;
 	call->tries.most = client->attempts;
 	if (*call->name)
-		ckpt_s3_place_key(&client->place, call->name, call->key);
+		ckpt_s3_uri_key(&client->place, call->name, call->key);
 	call->next = client->calls;
 	client->calls = call;
 	ckpt_task_start(&call->task, client->sched, begin_body, call_done);
@@ -656,7 +656,8 @@ void ckpt_s3_call_clear(struct ckpt_s3_call *call)
 void ckpt_s3_client_begin(struct ckpt_s3_client *client)
 {
 	CKPT_ASSERT(client->sched && client->timers && client->credentials);
-	ckpt_s3_pace_init(&client->pace, client->http->connections, ckpt_env_now(client->env));
+	ckpt_s3_concurrency_init(
+		&client->pace, client->http->connections, ckpt_env_now(client->env));
 }
 
 void ckpt_s3_client_link(struct ckpt_s3_client **list, struct ckpt_s3_client *client)
@@ -714,7 +715,7 @@ static void hasten(struct ckpt_s3_call *call)
 void ckpt_s3_client_stop(struct ckpt_s3_client *client)
 {
 	client->stopped = true;
-	ckpt_s3_credentials_stop(client->credentials);
+	ckpt_s3_credential_cache_stop(client->credentials);
 	for (struct ckpt_s3_call *call = client->calls; call; call = call->next)
 		hasten(call);
 }
@@ -729,7 +730,7 @@ void ckpt_s3_client_look(struct ckpt_s3_client *client)
 bool ckpt_s3_client_idle(struct ckpt_s3_client *client, struct ckpt_task *task)
 {
 	client->idler = task;
-	return !client->calls && ckpt_s3_credentials_idle(client->credentials, task);
+	return !client->calls && ckpt_s3_credential_cache_idle(client->credentials, task);
 }
 
 bool ckpt_s3_call_crc32c(const struct ckpt_s3_call *call, uint32_t *ret_crc32c)

@@ -13,16 +13,16 @@
 #include "base/task_job.h"
 #include "base/timer.h"
 #include "net/http.h"
+#include "s3/concurrency.h"
 #include "s3/crc32c.h"
-#include "s3/credentials.h"
+#include "s3/credential_cache.h"
 #include "s3/endpoint.h"
-#include "s3/pace.h"
-#include "s3/parts.h"
-#include "s3/peers.h"
-#include "s3/place.h"
-#include "s3/reply_parts.h"
+#include "s3/hedge.h"
+#include "s3/multipart.h"
+#include "s3/response_parts.h"
 #include "s3/retry.h"
 #include "s3/sign.h"
+#include "s3/uri.h"
 
 #define CKPT_S3_CALL_HEADERS 3
 /* From the first failure of a call to its last try. */
@@ -34,8 +34,8 @@ struct ckpt_s3_client {
 	struct ckpt_timers *timers;
 	struct ckpt_http *http;
 	struct ckpt_log *log; /* may be NULL */
-	struct ckpt_s3_credentials *credentials;
-	struct ckpt_s3_place place;
+	struct ckpt_s3_credential_cache *credentials;
+	struct ckpt_s3_uri place;
 	struct ckpt_s3_endpoint_config
 		asked; /* what `endpoint` was made of; its texts are borrowed */
 	struct ckpt_s3_endpoint endpoint;
@@ -51,9 +51,9 @@ struct ckpt_s3_client {
 	/* Its own. */
 	struct ckpt_s3_signing_key signing;
 	struct ckpt_s3_budget budget;
-	struct ckpt_s3_pace pace;
-	struct ckpt_s3_peers written; /* parts */
-	struct ckpt_s3_peers read;    /* ranges */
+	struct ckpt_s3_concurrency pace;
+	struct ckpt_s3_hedge written; /* parts */
+	struct ckpt_s3_hedge read;    /* ranges */
 	int64_t clock_offset_s;       /* the server's clock less ours */
 	struct ckpt_s3_call *calls;   /* under way */
 	struct ckpt_task *idler;
@@ -102,7 +102,7 @@ struct ckpt_s3_call {
 	/*
 	 * What came of it. 0: the server has done it, and says so. -ENOENT: there is no such object. -EEXIST: a
 	 * condition does not hold. -ESTALE: there is no such upload. Both may be of what this call has done itself: an
-	 * answer was lost, and it was sent again. Others: see s3/refusal.h, and the codes of the HTTP
+	 * answer was lost, and it was sent again. Others: see s3/error_text.h, and the codes of the HTTP
 	 * client and of OpenSSL.
 	 */
 	bool done;

@@ -6,7 +6,7 @@
 #ifndef CKPT_S3_CRC32C_H
 #define CKPT_S3_CRC32C_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_S3_CRC32C_TEXT 9 /* base64 of the four bytes, the greatest first, and a NUL */
 

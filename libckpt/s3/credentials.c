@@ -1,276 +1,88 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When keys are got, and who waits for them. */
+/* Keys: checked, copied and cleared. */
 #include "s3/credentials.h"
 
 #include <errno.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/alloc.h"
+#include "base/error.h"
 #include "base/secret.h"
-#include "s3/key_fetch.h"
 
-#define MINUTE_S    UINT64_C(60)
-#define SOON_S      (15 * MINUTE_S)       /* got in the background from here on */
-#define SOON_SPREAD (4 * MINUTE_S)        /* less so much at random */
-#define NOW_S       (10 * MINUTE_S)       /* waited for */
-#define LAST_S      MINUTE_S              /* not signed with any more */
-#define AGAIN_NS    UINT64_C(20000000000) /* after a failure, while there are keys; up to twice that */
-
-struct ckpt_s3_credentials {
-	struct ckpt_env *env;
-	struct ckpt_log *log;
-	bool anonymous;
-	struct ckpt_s3_key_fetch fetch;
-	struct ckpt_s3_want *first; /* those who wait */
-	struct ckpt_task *idle_task;
-	struct ckpt_s3_keys keys;
-	char from[CKPT_S3_FROM_MAX];
-	struct ckpt_error error; /* of the last fetch that failed */
-	uint64_t serial;         /* of the keys; 0: there are none yet */
-	uint64_t lasted_s;       /* how long they were to last when they came */
-	uint64_t spread_s;
-	uint64_t again_ns; /* not before that, unless keys are needed */
-	bool refused;      /* a server calls them expired */
-	bool stopped;
-};
-
-/* By the server's clock, once that is known. */
-static uint64_t wall_s(const struct ckpt_s3_credentials *c)
+/* Why no request can be signed with it; NULL: one can. */
+static const char *fault(const char *text, size_t max)
 {
-	return ckpt_env_wall_ms(c->env) / 1000 + (uint64_t)c->fetch.clock_offset_s;
-}
+	size_t length = strlen(text);
 
-/* How long they still hold; UINT64_MAX: for ever. */
-static uint64_t left_s(const struct ckpt_s3_credentials *c)
-{
-	uint64_t now = wall_s(c);
-
-	if (c->keys.expires_s == 0)
-		return UINT64_MAX;
-	return c->keys.expires_s > now ? c->keys.expires_s - now : 0;
-}
-
-/* A request may be signed with them. */
-static bool usable(const struct ckpt_s3_credentials *c)
-{
-	return c->serial > 0 && !c->refused && left_s(c) >= LAST_S;
-}
-
-static bool due(const struct ckpt_s3_credentials *c)
-{
-	uint64_t soon = ckpt_min_u64(SOON_S - c->spread_s, c->lasted_s / 3);
-
-	return left_s(c) < soon;
-}
-
-/* Those who want some wait for those that come. */
-static bool overdue(const struct ckpt_s3_credentials *c)
-{
-	return left_s(c) < ckpt_min_u64(NOW_S, c->lasted_s / 5);
-}
-
-static void tell(struct ckpt_s3_credentials *c, struct ckpt_s3_want *want, int result)
-{
-	want->result = result;
-	want->serial = c->serial;
-	want->done = true;
-	ckpt_task_wake(want->task);
-}
-
-static void tell_all(struct ckpt_s3_credentials *c, int result)
-{
-	struct ckpt_s3_want *want = c->first;
-
-	c->first = NULL;
-	while (want) {
-		struct ckpt_s3_want *next = want->next;
-
-		tell(c, want, result);
-		want = next;
+	if (length == 0)
+		return "is empty";
+	if (length > max)
+		return "is longer than any that there is";
+	for (size_t i = 0; i < length; i++) {
+		if (text[i] == '\n' || text[i] == '\r')
+			return "holds a line end: was it copied with one?";
+		if (text[i] <= ' ' || text[i] > '~')
+			return "holds a character that none has: was it copied with a blank, or "
+			       "quotes?";
 	}
+	return NULL;
 }
 
-/* Takes them over. The same as before, when a server has called these expired, are none. */
-static int take(struct ckpt_s3_credentials *c)
+/* What is put into a header or a scope as it is may not hold what means something there. */
+static const char *access_fault(const char *text)
 {
-	bool same = c->serial > 0 && ckpt_s3_keys_same(&c->keys, &c->fetch.keys);
-	uint64_t left;
+	const char *why = fault(text, CKPT_S3_ACCESS_MAX);
 
-	if (c->refused && same)
-		return ckpt_fail(&c->error, CKPT_EAUTH,
-			"the server says that the keys of %s have expired, and there are no others "
-			"there yet: renew them",
-			c->fetch.source.from);
-	ckpt_s3_keys_clear(&c->keys);
-	c->keys = c->fetch.keys;
-	explicit_bzero(&c->fetch.keys, sizeof(c->fetch.keys));
-	memcpy(c->from, c->fetch.source.from, sizeof(c->from));
-	c->refused = false;
-	if (!same)
-		c->serial++;
-	left = left_s(c);
-	c->lasted_s = left;
-	c->spread_s = ckpt_env_random(c->env) % (SOON_SPREAD + 1);
-	if (left < LAST_S)
-		return ckpt_fail(&c->error, CKPT_EAUTH,
-			"the keys of %s have expired, or will within a minute by the clock of this "
-			"machine: renew them, or set "
-			"the clock",
-			c->from);
-	if (left == UINT64_MAX)
-		ckpt_log(c->log, CKPT_LOG_INFO, "keys for S3 are from %s", c->from);
-	else
-		ckpt_log(c->log, CKPT_LOG_INFO,
-			"keys for S3 are from %s, and hold for %llu more minutes", c->from,
-			(unsigned long long)(left / MINUTE_S));
+	return !why && strpbrk(text, "/,") ? "holds a '/' or ',', which no key id does" : why;
+}
+
+int ckpt_s3_credentials_set(const char *access, const char *secret, const char *token,
+	const char *whose, struct ckpt_error *err, struct ckpt_s3_credentials *ret_keys)
+{
+	static const char words[] = "the keys of %s cannot be used: the %s %s";
+	const char *why;
+
+	*ret_keys = (struct ckpt_s3_credentials){0};
+	if ((why = access_fault(access)))
+		return ckpt_fail(err, CKPT_EAUTH, words, whose, "access key id", why);
+	if ((why = fault(secret, CKPT_S3_SECRET_MAX)))
+		return ckpt_fail(err, CKPT_EAUTH, words, whose, "secret access key", why);
+	if (token && *token && (why = fault(token, CKPT_S3_TOKEN_MAX)))
+		return ckpt_fail(err, CKPT_EAUTH, words, whose, "session token", why);
+	if (token && *token) {
+		ret_keys->token = ckpt_secret_strdup(token);
+		if (!ret_keys->token)
+			return ckpt_fail(
+				err, -ENOMEM, "there is no memory for the keys of %s", whose);
+	}
+	memcpy(ret_keys->access, access, strlen(access) + 1);
+	memcpy(ret_keys->secret, secret, strlen(secret) + 1);
 	return 0;
 }
 
-static void warn(const struct ckpt_s3_credentials *c)
+bool ckpt_s3_credentials_same(
+	const struct ckpt_s3_credentials *a, const struct ckpt_s3_credentials *b)
 {
-	ckpt_log(c->log, CKPT_LOG_WARN,
-		"new keys for S3 cannot be had; those of %s hold for %llu more minutes: %s",
-		c->from, (unsigned long long)(left_s(c) / MINUTE_S), c->error.message);
+	if (strcmp(a->access, b->access) != 0 || strcmp(a->secret, b->secret) != 0)
+		return false;
+	return a->token && b->token ? strcmp(a->token, b->token) == 0 : a->token == b->token;
 }
 
-static void fetched(struct ckpt_task *task)
+void ckpt_s3_credentials_clear(struct ckpt_s3_credentials *keys)
 {
-	struct ckpt_s3_key_fetch *fetch = CKPT_CONTAINER(task, struct ckpt_s3_key_fetch, task);
-	struct ckpt_s3_credentials *c = CKPT_CONTAINER(fetch, struct ckpt_s3_credentials, fetch);
-	int result = task->result;
-
-	ckpt_error_clear(&c->error);
-	if (c->stopped)
-		result = ckpt_fail(&c->error, -ECANCELED, "keys for S3 were not waited for");
-	else if (result < 0)
-		c->error = fetch->error;
-	else
-		result = take(c);
-	ckpt_s3_key_fetch_clear(fetch);
-	if (result < 0 && !c->stopped && usable(c)) {
-		c->again_ns = ckpt_env_now(c->env) + AGAIN_NS + ckpt_env_random(c->env) % AGAIN_NS;
-		warn(c);
-		result = 0;
-	}
-	tell_all(c, result);
-	ckpt_task_wake(c->idle_task);
+	ckpt_secret_free(keys->token);
+	explicit_bzero(keys, sizeof(*keys));
 }
 
-static int begin(struct ckpt_s3_credentials *c)
+void ckpt_s3_forget(char *text)
 {
-	int r;
-
-	if (ckpt_task_active(&c->fetch.task))
-		return 0;
-	r = ckpt_s3_key_fetch_start(&c->fetch, fetched);
-	if (r == 0)
-		return 0;
-	ckpt_error_clear(&c->error);
-	return ckpt_fail(&c->error, r, "keys for S3 cannot be got: %s", ckpt_code_text(r));
+	if (text)
+		ckpt_s3_forget_bytes(text, strlen(text));
 }
 
-int ckpt_s3_credentials_open(const struct ckpt_s3_credentials_config *config,
-	struct ckpt_s3_credentials **ret_credentials)
+void ckpt_s3_forget_bytes(void *data, size_t size)
 {
-	/* There are keys in it. */
-	struct ckpt_s3_credentials *c = ckpt_secret_alloc(sizeof(*c));
-
-	if (!c)
-		return -ENOMEM;
-	c->env = config->with.env;
-	c->log = config->log;
-	c->anonymous = config->settings->anonymous;
-	c->fetch.with = config->with;
-	c->fetch.vars = config->vars;
-	c->fetch.settings = config->settings;
-	c->fetch.process_ms = config->process_ms;
-	c->fetch.stop_fd = -1;
-	ckpt_error_clear(&c->error);
-	*ret_credentials = c;
-	return 0;
-}
-
-void ckpt_s3_credentials_want(
-	struct ckpt_s3_credentials *credentials, struct ckpt_s3_want *want, struct ckpt_task *task)
-{
-	struct ckpt_s3_credentials *c = credentials;
-	bool held = usable(c);
-	bool quiet = ckpt_env_now(c->env) < c->again_ns;
-	int r = 0;
-
-	*want = (struct ckpt_s3_want){.task = task};
-	if (c->stopped) {
-		ckpt_error_clear(&c->error);
-		tell(c, want, ckpt_fail(&c->error, -ECANCELED, "this engine is closing"));
-		return;
-	}
-	if (c->anonymous || (held && (!due(c) || quiet))) {
-		tell(c, want, 0);
-		return;
-	}
-	r = begin(c);
-	if (r < 0 || (held && !overdue(c))) {
-		tell(c, want, held ? 0 : r);
-		return;
-	}
-	want->next = c->first;
-	c->first = want;
-}
-
-void ckpt_s3_credentials_unwant(struct ckpt_s3_credentials *credentials, struct ckpt_s3_want *want)
-{
-	struct ckpt_s3_want **link = &credentials->first;
-
-	while (*link && *link != want)
-		link = &(*link)->next;
-	if (*link)
-		*link = want->next;
-}
-
-const struct ckpt_s3_keys *ckpt_s3_credentials_keys(const struct ckpt_s3_credentials *credentials)
-{
-	return credentials->anonymous ? NULL : &credentials->keys;
-}
-
-const struct ckpt_error *ckpt_s3_credentials_error(const struct ckpt_s3_credentials *credentials)
-{
-	return &credentials->error;
-}
-
-const char *ckpt_s3_credentials_from(const struct ckpt_s3_credentials *credentials)
-{
-	return credentials->from;
-}
-
-void ckpt_s3_credentials_expired(struct ckpt_s3_credentials *credentials, uint64_t serial)
-{
-	if (serial == credentials->serial && serial > 0)
-		credentials->refused = true;
-}
-
-void ckpt_s3_credentials_clock(struct ckpt_s3_credentials *credentials, int64_t offset_s)
-{
-	credentials->fetch.clock_offset_s = offset_s;
-}
-
-void ckpt_s3_credentials_stop(struct ckpt_s3_credentials *credentials)
-{
-	credentials->stopped = true;
-	ckpt_s3_key_fetch_stop(&credentials->fetch);
-}
-
-bool ckpt_s3_credentials_idle(struct ckpt_s3_credentials *credentials, struct ckpt_task *task)
-{
-	credentials->idle_task = task;
-	return !ckpt_task_active(&credentials->fetch.task);
-}
-
-void ckpt_s3_credentials_close(struct ckpt_s3_credentials *credentials)
-{
-	if (!credentials)
-		return;
-	CKPT_ASSERT(!ckpt_task_active(&credentials->fetch.task) && !credentials->first);
-	ckpt_s3_key_fetch_clear(&credentials->fetch);
-	ckpt_s3_keys_clear(&credentials->keys);
-	ckpt_secret_free(credentials);
+	if (data)
+		explicit_bzero(data, size);
+	ckpt_free(data);
 }

@@ -1,78 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The keys of one engine: got when they are first wanted, and got anew before they expire, by one fetch at a time
- * for all who want them. All on the core's thread.
- *
- *	ckpt_s3_credentials_want(credentials, &p->want, task);
- *	CKPT_AWAIT(task, p->want.done);
- *	if (p->want.result < 0)
- *		return ...;
- *	keys = ckpt_s3_credentials_keys(credentials);      sign at once: they are not there for ever
- *	p->serial = p->want.serial;                        for ckpt_s3_credentials_expired()
- *
- * A quarter of an hour before the end they are got in the background (some minutes later at random, so that not all
- * ranks ask at once); from ten minutes before it they are waited for. If that fails, those that still hold are given
- * out, and it is tried again after a while; but none that hold for less than a minute. Keys that were short-lived from the
- * start are got anew in the last third of their time.
- */
+/* The keys that requests are signed with. What held them, or a token, is cleared before it is freed. */
 #ifndef CKPT_S3_CREDENTIALS_H
 #define CKPT_S3_CREDENTIALS_H
 
-#include "base/log.h"
-#include "s3/ask.h"
-#include "s3/keys.h"
-#include "s3/settings.h"
-#include "s3/vars.h"
+#include <ckpt/error.h>
+#include "base/compiler.h"
 
-struct ckpt_s3_credentials;
+#define CKPT_S3_ACCESS_MAX 128u
+#define CKPT_S3_SECRET_MAX 255u
+#define CKPT_S3_TOKEN_MAX  16384u
 
-/* All borrowed until it is closed. */
-struct ckpt_s3_credentials_config {
-	struct ckpt_s3_asking with;
-	const struct ckpt_s3_vars *vars;
-	const struct ckpt_s3_settings *settings;
-	struct ckpt_log *log; /* may be NULL */
-	unsigned process_ms;  /* of a credential_process; 0: a minute */
+/* Zero: none. */
+struct ckpt_s3_credentials {
+	char access[CKPT_S3_ACCESS_MAX + 1];
+	char secret[CKPT_S3_SECRET_MAX + 1];
+	char *token;        /* of a session; or NULL */
+	uint64_t expires_s; /* Unix time; 0: never */
 };
 
-/* Zero before it is used, and again when it is done with. */
-struct ckpt_s3_want {
-	bool done;
-	int result;
-	uint64_t serial; /* of the keys */
-	struct ckpt_task *task;
-	struct ckpt_s3_want *next;
-};
-
-/* Asks nobody yet. 0 or -ENOMEM. */
-int ckpt_s3_credentials_open(const struct ckpt_s3_credentials_config *config,
-	struct ckpt_s3_credentials **ret_credentials);
-
-/* May be done at once. */
-void ckpt_s3_credentials_want(
-	struct ckpt_s3_credentials *credentials, struct ckpt_s3_want *want, struct ckpt_task *task);
-/* The task does not wait any more. Harmless when it is done. */
-void ckpt_s3_credentials_unwant(struct ckpt_s3_credentials *credentials, struct ckpt_s3_want *want);
-/* Behind a want that went well, until the task returns. NULL: requests are not signed. */
-const struct ckpt_s3_keys *ckpt_s3_credentials_keys(const struct ckpt_s3_credentials *credentials);
-/* Why the last want has failed. */
-const struct ckpt_error *ckpt_s3_credentials_error(const struct ckpt_s3_credentials *credentials);
-/* Where the keys are from, for messages: "profile 'x' in ~/.aws/config"; "" before there are any. */
-const char *ckpt_s3_credentials_from(const struct ckpt_s3_credentials *credentials);
 /*
- * A server says that the keys of this want have expired (ExpiredToken): the next want waits for others. Those who say
- * so of keys that are not in use any more change nothing.
+ * Copies them; `token` may be NULL. Keys that no request could be signed with are CKPT_EAUTH, in words that
+ * say what is wrong with what `whose` gives ("the environment") and nothing of them. `ret_keys` is clear before.
  */
-void ckpt_s3_credentials_expired(struct ckpt_s3_credentials *credentials, uint64_t serial);
+int ckpt_s3_credentials_set(const char *access, const char *secret, const char *token,
+	const char *whose, struct ckpt_error *err, struct ckpt_s3_credentials *ret_keys);
+bool ckpt_s3_credentials_same(
+	const struct ckpt_s3_credentials *a, const struct ckpt_s3_credentials *b);
+void ckpt_s3_credentials_clear(struct ckpt_s3_credentials *keys);
 
-/* A server's clock, less ours, as it was found out: by it, they expire, and services that give keys are asked. */
-void ckpt_s3_credentials_clock(struct ckpt_s3_credentials *credentials, int64_t offset_s);
-
-/* Ends what is under way; who waits is told -ECANCELED, and so is who wants any later. */
-void ckpt_s3_credentials_stop(struct ckpt_s3_credentials *credentials);
-/* Nothing is under way: it may be closed. `task` is woken when that has become so; NULL: nobody. */
-bool ckpt_s3_credentials_idle(struct ckpt_s3_credentials *credentials, struct ckpt_task *task);
-/* Idle, and nobody waits. NULL is ignored. */
-void ckpt_s3_credentials_close(struct ckpt_s3_credentials *credentials);
+/* For any text that holds a secret: clears all of it up to its NUL, and frees it. NULL is ignored. */
+void ckpt_s3_forget(char *text);
+/* The same for so many bytes of whatever. */
+void ckpt_s3_forget_bytes(void *data, size_t size);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef CKPT_S3_DATE_H
 #define CKPT_S3_DATE_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_S3_DATE_SIZE 17                     /* "20130524T000000Z" with its NUL */
 #define CKPT_S3_TIME_MAX  UINT64_C(253402300799) /* 9999-12-31T23:59:59Z */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "s3/escape.h"
 
 #define LOWER  "abcdefghijklmnopqrstuvwxyz"

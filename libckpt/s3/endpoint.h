@@ -8,7 +8,7 @@
 
 #include <ckpt/error.h>
 #include "base/buf.h"
-#include "s3/place.h"
+#include "s3/uri.h"
 
 #define CKPT_S3_REGION_MAX  63
 #define CKPT_S3_HOST_MAX    253 /* a name of the DNS */
@@ -26,7 +26,7 @@ enum ckpt_s3_addressing {
 struct ckpt_s3_endpoint_config {
 	const char *url; /* http[s]://host[:port][/path]; "": AWS */
 	const char *region;
-	const char *bucket; /* as ckpt_s3_place_parse() takes it */
+	const char *bucket; /* as ckpt_s3_uri_parse() takes it */
 	enum ckpt_s3_addressing addressing;
 	bool dualstack; /* AWS's hosts that have IPv6 addresses, too */
 	bool fips;

@@ -6,7 +6,7 @@
 #ifndef CKPT_S3_HASH_H
 #define CKPT_S3_HASH_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_S3_SHA256     32
 #define CKPT_S3_MD5        16

@@ -14,7 +14,7 @@
 #define CKPT_S3_INI_H
 
 #include <ckpt/error.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_S3_INI_MAX      (1u << 20) /* bytes of a file */
 #define CKPT_S3_INI_LINE_MAX 32768u

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/secret.h"
-#include "s3/textfile.h"
+#include "s3/file_read.h"
 
 #define SECTION_MAX 256
 
@@ -28,7 +28,7 @@ static bool as_good_as_none(int r)
 	       r == -ELOOP || r == -ENAMETOOLONG;
 }
 
-static int read_one(const struct ckpt_s3_vars *vars, enum ckpt_s3_profile_file which,
+static int read_one(const struct ckpt_s3_environ *vars, enum ckpt_s3_profile_file which,
 	struct ckpt_error *err, struct ckpt_s3_profiles *profiles)
 {
 	const char *named = ckpt_s3_var(vars, files[which].variable);
@@ -40,7 +40,7 @@ static int read_one(const struct ckpt_s3_vars *vars, enum ckpt_s3_profile_file w
 	profiles->path[which] = ckpt_strdup(named ? named : files[which].path);
 	if (!profiles->path[which])
 		return ckpt_fail(err, -ENOMEM, "there is no memory to read the AWS profiles");
-	r = ckpt_s3_vars_path(vars, profiles->path[which], &path);
+	r = ckpt_s3_environ_path(vars, profiles->path[which], &path);
 	if (r == 0)
 		r = ckpt_s3_textfile_read(path, CKPT_S3_INI_MAX, &text, &length);
 	ckpt_free(path);
@@ -60,7 +60,7 @@ static int read_one(const struct ckpt_s3_vars *vars, enum ckpt_s3_profile_file w
 	return r;
 }
 
-int ckpt_s3_profiles_read(const struct ckpt_s3_vars *vars, struct ckpt_error *err,
+int ckpt_s3_profiles_read(const struct ckpt_s3_environ *vars, struct ckpt_error *err,
 	struct ckpt_s3_profiles *ret_profiles)
 {
 	int r = 0;

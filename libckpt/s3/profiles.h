@@ -3,8 +3,8 @@
 #ifndef CKPT_S3_PROFILES_H
 #define CKPT_S3_PROFILES_H
 
+#include "s3/environ.h"
 #include "s3/ini.h"
-#include "s3/vars.h"
 
 enum ckpt_s3_profile_file {
 	CKPT_S3_FILE_CONFIG,      /* "[profile x]", and "[default]" */
@@ -21,7 +21,7 @@ struct ckpt_s3_profiles {
 };
 
 /* Blocks. A file that is not there, or that this user may not read, is an empty one. */
-int ckpt_s3_profiles_read(const struct ckpt_s3_vars *vars, struct ckpt_error *err,
+int ckpt_s3_profiles_read(const struct ckpt_s3_environ *vars, struct ckpt_error *err,
 	struct ckpt_s3_profiles *ret_profiles);
 void ckpt_s3_profiles_clear(struct ckpt_s3_profiles *profiles);
 

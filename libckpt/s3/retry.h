@@ -10,7 +10,7 @@
 #define CKPT_S3_RETRY_H
 
 #include <ckpt/error.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* What a try ended in. */
 struct ckpt_s3_outcome {

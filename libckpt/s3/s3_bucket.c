@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "s3/client.h"
+#include "s3/environ.h"
 #include "s3/settings.h"
-#include "s3/vars.h"
 
 /* Of a node, and of one process at least. One carries about 50 MB/s at AWS; what finds none waits in line. */
 #define CONNECTIONS     32
@@ -17,7 +17,7 @@
 
 struct ckpt_bucket {
 	struct ckpt_s3_client client;
-	struct ckpt_s3_vars vars;
+	struct ckpt_s3_environ vars;
 	struct ckpt_s3_settings settings;
 };
 
@@ -66,19 +66,19 @@ static int open_http(
 static int open_credentials(struct ckpt_bucket *bucket, struct ckpt_error *err)
 {
 	struct ckpt_s3_client *client = &bucket->client;
-	const struct ckpt_s3_credentials_config config = {.with = {.env = client->env,
-								  .sched = client->sched,
-								  .timers = client->timers,
-								  .http = client->http},
+	const struct ckpt_s3_credential_cache_config config = {.with = {.env = client->env,
+								       .sched = client->sched,
+								       .timers = client->timers,
+								       .http = client->http},
 		.vars = &bucket->vars,
 		.settings = &bucket->settings,
 		.log = client->log};
-	int r = ckpt_s3_credentials_open(&config, &client->credentials);
+	int r = ckpt_s3_credential_cache_open(&config, &client->credentials);
 
 	return r < 0 ? ckpt_fail(err, r, "out of memory") : 0;
 }
 
-int ckpt_bucket_open(const struct ckpt_s3_place *place, const struct ckpt_bucket_core *core,
+int ckpt_bucket_open(const struct ckpt_s3_uri *place, const struct ckpt_bucket_core *core,
 	struct ckpt_error *err, struct ckpt_bucket **ret_bucket)
 {
 	const struct ckpt_s3_options options = {.profile = NULL};
@@ -94,7 +94,7 @@ int ckpt_bucket_open(const struct ckpt_s3_place *place, const struct ckpt_bucket
 		.patient = core->patient,
 		.behind = core->gives_way,
 		.place = *place};
-	int r = ckpt_s3_vars_take((const char *const *)environ, err, &bucket->vars);
+	int r = ckpt_s3_environ_take((const char *const *)environ, err, &bucket->vars);
 	if (r == 0)
 		r = ckpt_s3_settings_resolve(&options, &bucket->vars, err, &bucket->settings);
 	if (r == 0)
@@ -121,10 +121,10 @@ void ckpt_bucket_close(struct ckpt_bucket *bucket)
 {
 	if (!bucket)
 		return;
-	ckpt_s3_credentials_close(bucket->client.credentials);
+	ckpt_s3_credential_cache_close(bucket->client.credentials);
 	ckpt_http_close(bucket->client.http);
 	ckpt_s3_signing_key_clear(&bucket->client.signing);
 	ckpt_s3_settings_clear(&bucket->settings);
-	ckpt_s3_vars_clear(&bucket->vars);
+	ckpt_s3_environ_clear(&bucket->vars);
 	ckpt_free(bucket);
 }

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/task.h"
 #include "base/timer.h"
-#include "s3/place.h"
+#include "s3/uri.h"
 
 struct ckpt_bucket;
 struct ckpt_s3_client;
@@ -26,7 +26,7 @@ struct ckpt_bucket_core {
 };
 
 /* On the caller's thread: reads the environment and ~/.aws. Asks no server. `place` is remote. */
-int ckpt_bucket_open(const struct ckpt_s3_place *place, const struct ckpt_bucket_core *core,
+int ckpt_bucket_open(const struct ckpt_s3_uri *place, const struct ckpt_bucket_core *core,
 	struct ckpt_error *err, struct ckpt_bucket **ret_bucket);
 /* Asked on the core's thread only. */
 struct ckpt_s3_client *ckpt_bucket_client(struct ckpt_bucket *bucket);

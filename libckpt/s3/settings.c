@@ -9,7 +9,7 @@
 #include <strings.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 #define FROM_MAX 512
 
@@ -42,7 +42,7 @@ static const struct place places[] = {
 
 struct resolver {
 	const struct ckpt_s3_options *options;
-	const struct ckpt_s3_vars *vars;
+	const struct ckpt_s3_environ *vars;
 	struct ckpt_error *err;
 	struct ckpt_s3_profiles profiles;
 	struct ckpt_s3_settings *out;
@@ -307,7 +307,7 @@ static int expand_ca_file(const struct resolver *s)
 {
 	struct ckpt_s3_setting *ca = &s->out->ca_file;
 	char *path = NULL;
-	int r = ca->value ? ckpt_s3_vars_path(s->vars, ca->value, &path) : 0;
+	int r = ca->value ? ckpt_s3_environ_path(s->vars, ca->value, &path) : 0;
 
 	if (r == -ENOMEM)
 		return no_memory(s);
@@ -346,8 +346,9 @@ static int resolve(const struct resolver *s)
 	return r;
 }
 
-int ckpt_s3_settings_resolve(const struct ckpt_s3_options *options, const struct ckpt_s3_vars *vars,
-	struct ckpt_error *err, struct ckpt_s3_settings *ret_settings)
+int ckpt_s3_settings_resolve(const struct ckpt_s3_options *options,
+	const struct ckpt_s3_environ *vars, struct ckpt_error *err,
+	struct ckpt_s3_settings *ret_settings)
 {
 	struct resolver s = {.options = options, .vars = vars, .err = err, .out = ret_settings};
 	int r;

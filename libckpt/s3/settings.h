@@ -7,8 +7,8 @@
 #define CKPT_S3_SETTINGS_H
 
 #include "s3/endpoint.h"
+#include "s3/environ.h"
 #include "s3/profiles.h"
-#include "s3/vars.h"
 
 /* Explicit. NULL or 0: not given. */
 struct ckpt_s3_options {
@@ -63,8 +63,9 @@ struct ckpt_s3_settings {
  * On the caller's thread; reads the files, so it blocks. What is malformed is CKPT_EFORMAT or -EINVAL, with where
  * it stands. A profile that was named and is nowhere is -ENOENT.
  */
-int ckpt_s3_settings_resolve(const struct ckpt_s3_options *options, const struct ckpt_s3_vars *vars,
-	struct ckpt_error *err, struct ckpt_s3_settings *ret_settings);
+int ckpt_s3_settings_resolve(const struct ckpt_s3_options *options,
+	const struct ckpt_s3_environ *vars, struct ckpt_error *err,
+	struct ckpt_s3_settings *ret_settings);
 void ckpt_s3_settings_clear(struct ckpt_s3_settings *settings);
 
 #endif

@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/buf.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "s3/date.h"
 #include "s3/escape.h"
 
@@ -269,7 +269,7 @@ static int refused(
 }
 
 static int keys_of(const struct answer *a, const char *whose, struct ckpt_error *err,
-	struct ckpt_s3_keys *ret_keys)
+	struct ckpt_s3_credentials *ret_keys)
 {
 	uint64_t expires = 0;
 	int r;
@@ -281,19 +281,19 @@ static int keys_of(const struct answer *a, const char *whose, struct ckpt_error 
 		return ckpt_fail(err, CKPT_EFORMAT,
 			"STS gives no keys for %s: its answer has no date until when they last",
 			whose);
-	r = ckpt_s3_keys_set(a->access, a->secret, a->token, whose, err, ret_keys);
+	r = ckpt_s3_credentials_set(a->access, a->secret, a->token, whose, err, ret_keys);
 	if (r == 0)
 		ret_keys->expires_s = expires;
 	return r;
 }
 
 int ckpt_s3_sts_reply(int status, const char *text, size_t length, const char *token,
-	const char *whose, struct ckpt_error *err, struct ckpt_s3_keys *ret_keys)
+	const char *whose, struct ckpt_error *err, struct ckpt_s3_credentials *ret_keys)
 {
 	struct answer *a = ckpt_alloc(sizeof(*a));
 	int r = a ? read_answer(text ? text : "", text ? length : 0, a) : -ENOMEM;
 
-	*ret_keys = (struct ckpt_s3_keys){0};
+	*ret_keys = (struct ckpt_s3_credentials){0};
 	if (r == -ENOMEM)
 		(void)ckpt_fail(err, r, "there is no memory for the keys of %s", whose);
 	else if (status != 200)

@@ -3,9 +3,9 @@
 #ifndef CKPT_S3_STS_H
 #define CKPT_S3_STS_H
 
-#include "s3/keys.h"
+#include "s3/credential_chain.h"
+#include "s3/credentials.h"
 #include "s3/settings.h"
-#include "s3/source.h"
 
 #define CKPT_S3_STS_HOST_MAX 256
 
@@ -28,6 +28,6 @@ char *ckpt_s3_sts_form(const struct ckpt_s3_role *role, const char *session, con
  * NULL). CKPT_EAUTH, CKPT_ENETWORK or CKPT_EFORMAT. `ret_keys` is clear before.
  */
 int ckpt_s3_sts_reply(int status, const char *text, size_t length, const char *token,
-	const char *whose, struct ckpt_error *err, struct ckpt_s3_keys *ret_keys);
+	const char *whose, struct ckpt_error *err, struct ckpt_s3_credentials *ret_keys);
 
 #endif

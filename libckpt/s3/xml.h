@@ -8,7 +8,7 @@
 #define CKPT_S3_XML_H
 
 #include <ckpt/error.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_S3_XML_BYTES_MAX    (UINT64_C(16) << 20)
 #define CKPT_S3_XML_DEPTH_MAX    16

@@ -12,7 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/digest.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/latch.h"
 #include "base/thread.h"
 

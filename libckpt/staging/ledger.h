@@ -10,7 +10,7 @@
 #ifndef CKPT_STAGING_LEDGER_H
 #define CKPT_STAGING_LEDGER_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 #include "staging/memlimit.h"
 #include <ckpt/error.h>
 

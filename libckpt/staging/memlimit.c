@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/kernel_file.h"
+#include "base/procfs.h"
 
 #define BUDGET_MIN (UINT64_C(32) << 20)
 #define BUDGET_MAX (UINT64_C(1) << 30)
@@ -199,7 +199,7 @@ static uint64_t read_value(const char *root, const char *dir, const char *name)
 	uint64_t value = UINT64_MAX;
 	int n = snprintf(path, sizeof(path), "%s/%s", dir, name);
 
-	if (n > 0 && (size_t)n < sizeof(path) && ckpt_kernel_file_read(root, path, &text))
+	if (n > 0 && (size_t)n < sizeof(path) && ckpt_procfs_read(root, path, &text))
 		value = ckpt_memlimit_value(text.data);
 	ckpt_buf_free(&text);
 	return value;
@@ -232,7 +232,7 @@ static uint64_t read_cache(const char *root, const char *dir, bool v2)
 	uint64_t cache = 0;
 	int n = snprintf(path, sizeof(path), "%s/memory.stat", dir);
 
-	if (n > 0 && (size_t)n < sizeof(path) && ckpt_kernel_file_read(root, path, &text)) {
+	if (n > 0 && (size_t)n < sizeof(path) && ckpt_procfs_read(root, path, &text)) {
 		cache = sum_fields(text.data, cached[v2]);
 		cache -= ckpt_min_u64(cache, sum_fields(text.data, dirty[v2]));
 	}
@@ -323,7 +323,7 @@ static void add_machine(const char *root, struct ckpt_memlimit *limit)
 	uint64_t bytes;
 	uint64_t used;
 
-	if (!ckpt_kernel_file_read(root, "/proc/meminfo", &text))
+	if (!ckpt_procfs_read(root, "/proc/meminfo", &text))
 		return;
 	if (ckpt_memlimit_field(text.data, "MemTotal", &bytes))
 		limit->limit = ckpt_min_u64(limit->limit, bytes);
@@ -374,8 +374,8 @@ static bool read_nodes(const char *root, uint64_t nodes[CKPT_MEMLIMIT_NODES / 64
 	struct ckpt_buf list = {0};
 	bool known = false;
 
-	if (ckpt_kernel_file_read(root, "/proc/self/status", &status) &&
-		ckpt_kernel_file_read(root, "/sys/devices/system/node/has_memory", &list)) {
+	if (ckpt_procfs_read(root, "/proc/self/status", &status) &&
+		ckpt_procfs_read(root, "/sys/devices/system/node/has_memory", &list)) {
 		const char *line = strstr(status.data, key);
 
 		if (line) {
@@ -406,7 +406,7 @@ static void add_node(const char *root, unsigned node, uint64_t *all, uint64_t *a
 	char path[64];
 
 	(void)snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/meminfo", node);
-	if (ckpt_kernel_file_read(root, path, &text)) {
+	if (ckpt_procfs_read(root, path, &text)) {
 		uint64_t cache = node_field(text.data, node, "Active(file)") +
 				 node_field(text.data, node, "Inactive(file)");
 		uint64_t dirty = node_field(text.data, node, "Dirty") +
@@ -456,8 +456,8 @@ void ckpt_memlimit_read(const char *root, struct ckpt_memlimit *ret_limit)
 		.limit = UINT64_MAX, .available = UINT64_MAX, .bound = "nothing"};
 	add_machine(root, ret_limit);
 	add_nodes(root, ret_limit);
-	if (ckpt_kernel_file_read(root, "/proc/self/cgroup", &groups) &&
-		ckpt_kernel_file_read(root, "/proc/self/mountinfo", &mounts)) {
+	if (ckpt_procfs_read(root, "/proc/self/cgroup", &groups) &&
+		ckpt_procfs_read(root, "/proc/self/mountinfo", &mounts)) {
 		add_groups(root, groups.data, mounts.data, true, ret_limit);
 		add_groups(root, groups.data, mounts.data, false, ret_limit);
 	}

@@ -3,7 +3,7 @@
 #ifndef CKPT_STAGING_MEMLIMIT_H
 #define CKPT_STAGING_MEMLIMIT_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* One of the bounds of a process's memory. Processes that have one of the same `id` are under the same bound. */
 struct ckpt_memlimit_bound {

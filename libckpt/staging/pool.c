@@ -9,10 +9,10 @@
 #include <sys/resource.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/latch.h"
 #include "base/thread.h"
-#include "staging/share.h"
+#include "staging/reader_quota.h"
 
 /* A slot that was put back is nobody's to read or write. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -39,7 +39,7 @@
 
 struct ckpt_pool {
 	const struct ckpt_pool_ops *ops;
-	struct ckpt_mapping mapping;
+	struct ckpt_slot_memory mapping;
 	uint32_t block_bytes;
 	unsigned most; /* slots; of them there are */
 	unsigned count;
@@ -50,7 +50,7 @@ struct ckpt_pool {
 	struct ckpt_slot
 		*free; /* the one used last first: its pages are there and in the TLB. Or sorted */
 	struct ckpt_task *waiter;
-	struct ckpt_shares shares;
+	struct ckpt_reader_quotas shares;
 	char note[256];
 
 	bool touching; /* the thread was started, and is to be joined */
@@ -66,9 +66,9 @@ static void look(struct ckpt_memlimit *ret_memory)
 }
 
 static const struct ckpt_pool_ops system_ops = {.look = look,
-	.add = ckpt_mapping_add,
-	.touch = ckpt_mapping_touch,
-	.drop = ckpt_mapping_drop};
+	.add = ckpt_slot_memory_add,
+	.touch = ckpt_slot_memory_touch,
+	.drop = ckpt_slot_memory_drop};
 
 /* "8 MiB", "64 KiB" */
 struct size_text {
@@ -138,7 +138,7 @@ static int map(struct ckpt_pool *pool, uint64_t slots, uint64_t most, struct ckp
 	if (r < 0)
 		return r;
 	if (pool->block_bytes >= CKPT_HUGE_PAGE &&
-		ckpt_mapping_open_huge(slots * pool->block_bytes, reserve, &pool->mapping))
+		ckpt_slot_memory_open_huge(slots * pool->block_bytes, reserve, &pool->mapping))
 		return 0;
 	/* Memory that is not there is noticed only when it is touched, and then it is too late. */
 	pool->ops->look(&memory);
@@ -148,7 +148,7 @@ static int map(struct ckpt_pool *pool, uint64_t slots, uint64_t most, struct ckp
 		if (r < 0)
 			return r;
 	}
-	return ckpt_mapping_open(slots * pool->block_bytes, reserve, err, &pool->mapping);
+	return ckpt_slot_memory_open(slots * pool->block_bytes, reserve, err, &pool->mapping);
 }
 
 /* True: the toucher is to stop. */
@@ -262,7 +262,7 @@ int ckpt_pool_open(
 	return 0;
 
 unmap:
-	ckpt_mapping_close(&pool->mapping);
+	ckpt_slot_memory_close(&pool->mapping);
 	ckpt_free(pool->slots);
 destroy_latch:
 	ckpt_latch_destroy(&pool->stop);
@@ -282,7 +282,7 @@ void ckpt_pool_close(struct ckpt_pool *pool)
 	}
 	ckpt_latch_destroy(&pool->stop);
 	ASAN_UNPOISON_MEMORY_REGION(pool->mapping.base, (size_t)pool->count * pool->block_bytes);
-	ckpt_mapping_close(&pool->mapping);
+	ckpt_slot_memory_close(&pool->mapping);
 	ckpt_free(pool->slots);
 	ckpt_free(pool);
 }
@@ -324,7 +324,7 @@ void ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot)
 	link_free(pool, slot);
 	pool->free_count++;
 	/* Readers first: they leave enough to the writer, who would leave nothing to them. */
-	ckpt_shares_wake(&pool->shares);
+	ckpt_reader_quotas_wake(&pool->shares);
 	ckpt_task_wake(pool->waiter);
 }
 
@@ -388,7 +388,7 @@ void ckpt_pool_set_waiter(struct ckpt_pool *pool, struct ckpt_task *waiter)
 	pool->waiter = waiter;
 }
 
-struct ckpt_shares *ckpt_pool_shares(struct ckpt_pool *pool)
+struct ckpt_reader_quotas *ckpt_pool_shares(struct ckpt_pool *pool)
 {
 	return &pool->shares;
 }
@@ -407,7 +407,7 @@ int ckpt_pool_add(
 	const struct ckpt_pool *pool, unsigned first, unsigned count, struct ckpt_error *err)
 {
 	size_t bytes = (size_t)count * pool->block_bytes;
-	/* Where its first page lies in a huge one, see ckpt_mapping_add(). */
+	/* Where its first page lies in a huge one, see ckpt_slot_memory_add(). */
 	uint64_t limit = file_limit();
 
 	CKPT_ASSERT(count > 0 && first < pool->most && count <= pool->most - first);
@@ -447,7 +447,7 @@ void ckpt_pool_drop(struct ckpt_pool *pool, unsigned first, unsigned count)
 
 void ckpt_pool_remove(const struct ckpt_pool *pool, unsigned first, unsigned count)
 {
-	ckpt_mapping_remove(&pool->mapping, (size_t)first * pool->block_bytes,
+	ckpt_slot_memory_remove(&pool->mapping, (size_t)first * pool->block_bytes,
 		(size_t)count * pool->block_bytes);
 }
 
@@ -456,8 +456,8 @@ void ckpt_pool_grow(struct ckpt_pool *pool, unsigned count)
 	add_slots(pool, count);
 	atomic_fetch_add(&pool->touched, (uint64_t)count * pool->block_bytes);
 	/* There is room for more of those who read. */
-	ckpt_shares_admit(pool);
-	ckpt_shares_wake(&pool->shares);
+	ckpt_reader_quotas_admit(pool);
+	ckpt_reader_quotas_wake(&pool->shares);
 	ckpt_task_wake(pool->waiter);
 }
 
@@ -471,7 +471,7 @@ bool ckpt_pool_shrink(struct ckpt_pool *pool, unsigned count)
 	unsigned first = pool->count - count;
 
 	CKPT_ASSERT(count > 0 && count <= pool->count);
-	if (first < ckpt_pool_least(pool) || !ckpt_shares_fit(&pool->shares, first))
+	if (first < ckpt_pool_least(pool) || !ckpt_reader_quotas_fit(&pool->shares, first))
 		return false;
 	for (unsigned i = first; i < pool->count; i++)
 		if (pool->slots[i].taken)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The staging pool: slots of one block each, in memory that is mapped (mapping.h), touched once and used
+ * The staging pool: slots of one block each, in memory that is mapped (slot_memory.h), touched once and used
  * again for every save and restore. Belongs to the core's thread, but for the toucher. What was written to a slot stays
  * in it until somebody gets it again.
  *
@@ -10,10 +10,10 @@
 #ifndef CKPT_STAGING_POOL_H
 #define CKPT_STAGING_POOL_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 #include "base/task.h"
-#include "staging/mapping.h"
 #include "staging/memlimit.h"
+#include "staging/slot_memory.h"
 #include <ckpt/error.h>
 
 #define CKPT_POOL_SLOTS_MIN   4
@@ -30,13 +30,13 @@ struct ckpt_slot {
 };
 
 struct ckpt_pool;
-struct ckpt_shares;
+struct ckpt_reader_quotas;
 
 /* The memory of the machine. Any thread. */
 struct ckpt_pool_ops {
 	void (*look)(struct ckpt_memlimit *ret_memory); /* how much there is */
-	/* As ckpt_mapping_add(), ckpt_mapping_touch() and ckpt_mapping_drop(). */
-	int (*add)(const struct ckpt_mapping *mapping, size_t at, size_t bytes,
+	/* As ckpt_slot_memory_add(), ckpt_slot_memory_touch() and ckpt_slot_memory_drop(). */
+	int (*add)(const struct ckpt_slot_memory *mapping, size_t at, size_t bytes,
 		struct ckpt_error *err);
 	int (*touch)(char *at, size_t bytes);
 	void (*drop)(char *at, size_t bytes);
@@ -78,10 +78,10 @@ unsigned ckpt_pool_owed(const struct ckpt_pool *pool);
 struct ckpt_slot *ckpt_pool_slot(const struct ckpt_pool *pool, unsigned number);
 /* The next that are got come in the order in which they lie: bytes that follow one another can then move at once. */
 void ckpt_pool_sort(struct ckpt_pool *pool);
-/* The task woken by every put, after the readers (share.h); NULL: nobody. */
+/* The task woken by every put, after the readers (reader_quota.h); NULL: nobody. */
 void ckpt_pool_set_waiter(struct ckpt_pool *pool, struct ckpt_task *waiter);
-/* What share.h keeps with the pool. */
-struct ckpt_shares *ckpt_pool_shares(struct ckpt_pool *pool);
+/* What reader_quota.h keeps with the pool. */
+struct ckpt_reader_quotas *ckpt_pool_shares(struct ckpt_pool *pool);
 
 /*
  * Growing, by one thread at a time: memory for the slots [first, first + count) is added and then made to be there; the

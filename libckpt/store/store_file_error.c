@@ -4,7 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "store/store_file.h"
 
 struct advice {

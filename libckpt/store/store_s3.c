@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 /* Of an answer that is no file: an error, a page of a listing. */
 #define REPLY_MAX (UINT64_C(4) << 20)

@@ -10,7 +10,7 @@
 #define CKPT_STORE_STORE_S3_H
 
 #include "s3/client.h"
-#include "s3/reply_parts.h"
+#include "s3/response_parts.h"
 #include "store/store.h"
 
 struct ckpt_s3_work;

@@ -13,9 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "s3/escape.h"
-#include "s3/reply_list.h"
+#include "s3/response_list.h"
 
 #define PAGES_MAX    100 /* of parts: a server gives a hundred and more at once */
 #define REPLACED_MAX 16  /* uploads given up: a server may list one that has gone for ever */
@@ -45,7 +45,7 @@ static int ask_uploads(struct ckpt_store_op *op)
 
 	ckpt_buf_free(&work->body);
 	ckpt_buf_free(&work->query);
-	ckpt_s3_place_key(&ckpt_s3_store(op)->client->place, op->path, key);
+	ckpt_s3_uri_key(&ckpt_s3_store(op)->client->place, op->path, key);
 	ckpt_buf_puts(&work->body, key);
 	ckpt_buf_put(&work->body, "", 1);
 	ckpt_buf_puts(&work->query, "uploads=&encoding-type=url&prefix=");

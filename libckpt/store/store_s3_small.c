@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "io/listing.h"
 #include "s3/escape.h"
-#include "s3/reply_list.h"
+#include "s3/response_list.h"
 
 #define ERROR_MAX (UINT64_C(64) << 10)
 /* Of a listing: a page may be empty, and there is another all the same. */

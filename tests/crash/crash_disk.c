@@ -8,14 +8,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kill/deed.h"
+#include "kill/workload.h"
 
 static void *map(int fd, size_t bytes, int how)
 {
 	void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, how, fd, 0);
 
 	if (memory == MAP_FAILED)
-		deed_die("mmap: %s", strerror(errno));
+		workload_die("mmap: %s", strerror(errno));
 	return memory;
 }
 
@@ -69,12 +69,12 @@ void crash_disk_open(
 	*disk = (struct crash_disk){.log = log, .bytes = bytes};
 	int fd = open(base, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
-		deed_die("%s: %s", base, strerror(errno));
+		workload_die("%s: %s", base, strerror(errno));
 	disk->want = map(fd, bytes, MAP_PRIVATE);
 	disk->stale = calloc(bytes / CRASH_PAGE + 1, 1);
 	disk->fd = memfd_create("crash", MFD_CLOEXEC);
 	if (!disk->stale || disk->fd < 0 || ftruncate(disk->fd, (off_t)bytes) < 0)
-		deed_die("out of memory");
+		workload_die("out of memory");
 	disk->disk = map(disk->fd, bytes, MAP_SHARED);
 	mark_base(disk, fd);
 	(void)close(fd);
@@ -101,7 +101,7 @@ static void lend_piece(struct crash_disk *d, uint64_t offset, const char *data, 
 	struct crash_page *page = malloc(sizeof(*page));
 
 	if (!page)
-		deed_die("out of memory");
+		workload_die("out of memory");
 	page->page = offset / CRASH_PAGE;
 	page->next = d->torn;
 	d->torn = page;
@@ -122,13 +122,13 @@ static void take_back(struct crash_disk *d)
 
 /* Chances in 256 that a piece is kept. */
 static void put_entry(struct crash_disk *d, const struct wlog_entry *e, unsigned chance,
-	struct dice *dice, bool lent)
+	struct prng *prng, bool lent)
 {
 	for (uint64_t at = 0; at < e->length;) {
 		uint64_t offset = e->offset + at;
 		uint64_t room = CRASH_PAGE - offset % CRASH_PAGE;
 		size_t length = (size_t)(e->length - at < room ? e->length - at : room);
-		bool kept = chance == 256 || dice_below(dice, 256) < chance;
+		bool kept = chance == 256 || prng_below(prng, 256) < chance;
 		if (kept && offset + length <= d->bytes) {
 			if (lent)
 				lend_piece(d, offset, e->data + at, length);
@@ -148,20 +148,20 @@ static size_t last_flush(const struct wlog *log, size_t at)
 	return 0;
 }
 
-void crash_disk_cut(struct crash_disk *disk, size_t at, bool subset, struct dice *dice)
+void crash_disk_cut(struct crash_disk *disk, size_t at, bool subset, struct prng *prng)
 {
 	static const unsigned chances[] = {0, 16, 128, 128, 240};
 	size_t flush = last_flush(disk->log, at);
-	unsigned whole = chances[dice_below(dice, 5)]; /* that a write is kept whole */
-	unsigned torn = chances[dice_below(dice, 4)];  /* that a piece of another one is */
+	unsigned whole = chances[prng_below(prng, 5)]; /* that a write is kept whole */
+	unsigned torn = chances[prng_below(prng, 4)];  /* that a piece of another one is */
 
 	take_back(disk);
 	for (; disk->applied < flush; disk->applied++)
-		put_entry(disk, &disk->log->entries[disk->applied], 256, dice, false);
+		put_entry(disk, &disk->log->entries[disk->applied], 256, prng, false);
 	for (size_t i = flush; i <= at; i++) {
 		const struct wlog_entry *e = &disk->log->entries[i];
-		bool kept = !subset || e->flags & WLOG_FUA || dice_below(dice, 256) < whole;
-		put_entry(disk, e, kept ? 256 : torn, dice, true);
+		bool kept = !subset || e->flags & WLOG_FUA || prng_below(prng, 256) < whole;
+		put_entry(disk, e, kept ? 256 : torn, prng, true);
 	}
 	settle_disk(disk);
 }

@@ -8,7 +8,7 @@
 
 #include <stdbool.h>
 
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "wlog.h"
 
 #define CRASH_PAGE 4096
@@ -36,6 +36,6 @@ void crash_disk_close(struct crash_disk *disk);
  * The disk after a cut at entry `at`, which is not before that of the last call. `subset`: of what was
  * not flushed the dice decide what is there; if not, all of it is.
  */
-void crash_disk_cut(struct crash_disk *disk, size_t at, bool subset, struct dice *dice);
+void crash_disk_cut(struct crash_disk *disk, size_t at, bool subset, struct prng *prng);
 
 #endif

@@ -4,7 +4,7 @@
  *
  * Power cuts by the file system's own hand: a process trains (life.h) on the file system BASE, mounted at
  * DIR/disk; at some moment, so many lines of its log and microseconds later, the file system is shut down,
- * with nothing written any more, not even its journal. Then it is mounted again and looked at (kill/aftermath.c).
+ * with nothing written any more, not even its journal. Then it is mounted again and looked at (kill/oracle.c).
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,11 +38,11 @@ struct cutter {
 
 static struct cutter *the_cutter;
 
-static void tell(struct deed *deed, const char *line, size_t length)
+static void tell(struct workload *workload, const char *line, size_t length)
 {
-	if (write(deed->log, line, length) != (ssize_t)length ||
+	if (write(workload->log, line, length) != (ssize_t)length ||
 		write(the_cutter->lines[1], line, 1) != 1)
-		deed_die("log: %s", strerror(errno));
+		workload_die("log: %s", strerror(errno));
 }
 
 /* The life before the cut; of its last process only what it did up to then is there. */
@@ -61,7 +61,7 @@ static pid_t train(const struct cutter *c, uint64_t seed)
 	if (nothing >= 0) /* it will complain when the disk is gone */
 		(void)dup2(nothing, 2);
 	life_init(&life, c->ground.dir, seed);
-	life.deed.tell = tell;
+	life.workload.tell = tell;
 	(void)close(c->lines[0]);
 	for (;;)
 		life_phase(&life, false);
@@ -90,14 +90,14 @@ static bool held(const struct cutter *c)
 	pid_t child = fork();
 
 	if (child == 0) {
-		struct deed deed;
+		struct workload workload;
 		hang_watch();
-		deed_init(&deed, c->ground.dir);
-		deed_aftermath(&deed);
+		workload_init(&workload, c->ground.dir);
+		workload_aftermath(&workload);
 		_exit(0);
 	}
 	if (child < 0 || waitpid(child, &status, 0) != child)
-		deed_die("fork failed");
+		workload_die("fork failed");
 	return status == 0;
 }
 
@@ -112,7 +112,7 @@ static void end_training(struct cutter *c, pid_t child, bool gone)
 	}
 	(void)kill(child, SIGKILL);
 	if (waitpid(child, &status, 0) != child)
-		deed_die("waitpid: %s", strerror(errno));
+		workload_die("waitpid: %s", strerror(errno));
 }
 
 /* What the processes had said up to then. */
@@ -129,22 +129,22 @@ static void show_log(const struct cutter *c)
 
 static void cut_once(struct cutter *c, uint64_t seed)
 {
-	struct dice dice = {.state = seed};
+	struct prng prng = {.state = seed};
 	int status = -1;
 
-	crash_disk_cut(&c->disk, 0, false, &dice);
+	crash_disk_cut(&c->disk, 0, false, &prng);
 	(void)unlink(c->log_path);
 	int r = ground_mount(&c->ground);
 	if (r < 0)
-		deed_die("mount: %s", strerror(-r));
+		workload_die("mount: %s", strerror(-r));
 	c->any_ack = false;
 	if (pipe2(c->lines, O_CLOEXEC) < 0)
-		deed_die("pipe: %s", strerror(errno));
-	pid_t child = train(c, dice_next(&dice));
+		workload_die("pipe: %s", strerror(errno));
+	pid_t child = train(c, prng_next(&prng));
 	if (child < 0)
-		deed_die("fork failed");
-	uint64_t lines = dice_below(&dice, LINES);
-	uint64_t us = dice_below(&dice, SPAN_US);
+		workload_die("fork failed");
+	uint64_t lines = prng_below(&prng, LINES);
+	uint64_t us = prng_below(&prng, SPAN_US);
 	bool alive = read_on(c, lines, us);
 	bool gone = waitpid(child, &status, alive ? WNOHANG : 0) == child;
 	(void)close(c->lines[0]);
@@ -153,7 +153,7 @@ static void cut_once(struct cutter *c, uint64_t seed)
 	ground_unmount(&c->ground);
 	r = ground_mount(&c->ground);
 	if (r < 0)
-		deed_die("mount after the cut: %s", strerror(-r));
+		workload_die("mount after the cut: %s", strerror(-r));
 	if (gone || !held(c)) {
 		c->failed += !gone;
 		(void)printf("cut %llu does not hold%s\n", (unsigned long long)seed,
@@ -170,7 +170,7 @@ int main(int argc, char **argv)
 	char dir[280];
 
 	if (argc != 7)
-		deed_die("usage: cuts BASE BYTES FS DIR SEED CUTS");
+		workload_die("usage: cuts BASE BYTES FS DIR SEED CUTS");
 	the_cutter = &c;
 	ground_bind();
 	(void)setvbuf(stdout, NULL, _IOLBF, 0);
@@ -179,7 +179,7 @@ int main(int argc, char **argv)
 	(void)snprintf(dir, sizeof(dir), "%s/disk", argv[4]);
 	(void)snprintf(c.log_path, sizeof(c.log_path), "%s/log", argv[4]);
 	if (setenv("CKPT_TEST_LOG", c.log_path, 1) < 0)
-		deed_die("out of memory");
+		workload_die("out of memory");
 	ground_open(&c.ground, c.disk.fd, argv[3], dir);
 	uint64_t seed = strtoull(argv[5], NULL, 0);
 	uint64_t count = strtoull(argv[6], NULL, 0);

@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kill/deed.h"
+#include "kill/workload.h"
 #include "lib/hang.h"
 
 #define SHUTDOWN     _IOR('X', 125, uint32_t)
@@ -90,7 +90,7 @@ void ground_unmount(struct ground *ground)
 
 	await((r = umount2(ground->dir, 0)) == 0 || errno != EBUSY);
 	if (r < 0)
-		deed_die("%s cannot be unmounted: %s", ground->dir, strerror(errno));
+		workload_die("%s cannot be unmounted: %s", ground->dir, strerror(errno));
 }
 
 void ground_shut_down(struct ground *ground)
@@ -99,7 +99,7 @@ void ground_shut_down(struct ground *ground)
 	int fd = open(ground->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	if (fd < 0)
-		deed_die("%s: %s", ground->dir, strerror(errno));
+		workload_die("%s: %s", ground->dir, strerror(errno));
 	if (ioctl(fd, SHUTDOWN, &how) < 0)
 		skip("a file system cannot be shut down");
 	(void)close(fd);
@@ -121,6 +121,6 @@ int ground_run(char *const *arguments, bool quiet)
 		_exit(127);
 	}
 	if (child < 0 || waitpid(child, &status, 0) != child)
-		deed_die("%s cannot be run", arguments[0]);
+		workload_die("%s cannot be run", arguments[0]);
 	return status;
 }

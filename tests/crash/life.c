@@ -17,19 +17,19 @@
 
 void life_init(struct life *life, const char *root, uint64_t seed)
 {
-	deed_init(&life->deed, root);
-	life->dice = (struct dice){.state = seed};
+	workload_init(&life->workload, root);
+	life->prng = (struct prng){.state = seed};
 	life->shared = mmap(NULL, sizeof(*life->shared), PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (life->shared == MAP_FAILED)
-		deed_die("out of memory");
+		workload_die("out of memory");
 	life->shared->next_step = 1;
 }
 
 void life_free(struct life *life)
 {
 	(void)munmap(life->shared, sizeof(*life->shared));
-	deed_free(&life->deed);
+	workload_free(&life->workload);
 }
 
 void life_pause(uint64_t us)
@@ -42,13 +42,13 @@ void life_pause(uint64_t us)
 
 static bool one_in(struct life *life, unsigned n)
 {
-	return dice_below(&life->dice, n) == 0;
+	return prng_below(&life->prng, n) == 0;
 }
 
 static void push(struct life_line *line, unsigned step, uint64_t generation)
 {
 	if (line->count == LIFE_STEPS)
-		deed_die("too many steps");
+		workload_die("too many steps");
 	line->steps[line->count] = step;
 	line->generations[line->count] = generation;
 	line->let[line->count++] = false;
@@ -59,10 +59,10 @@ static void look(struct life *life, struct life_line *line)
 	struct ckpt_catalog *catalog = NULL;
 
 	line->count = 0;
-	deed_must(ckpt_catalog_open(life->deed.engine, &catalog));
+	workload_must(ckpt_catalog_open(life->workload.engine, &catalog));
 	for (size_t i = ckpt_catalog_count(catalog); i > 0; i--) {
 		struct ckpt_step_info info = {.size = sizeof(info)};
-		deed_must(ckpt_catalog_step(catalog, i - 1, &info));
+		workload_must(ckpt_catalog_step(catalog, i - 1, &info));
 		if (info.state == CKPT_STEP_COMMITTED && info.in_lineage)
 			push(line, (unsigned)info.step, info.generation);
 	}
@@ -72,12 +72,12 @@ static void look(struct life *life, struct life_line *line)
 /* What retention may take once `by` is committed, which is the last of the line; 0: at once. */
 static void let_go(struct life *life, struct life_line *line, unsigned by)
 {
-	uint64_t keep = life->deed.opts.keep_last;
+	uint64_t keep = life->workload.opts.keep_last;
 
 	for (unsigned i = 0; keep > 0 && i + keep < line->count; i++) {
 		if (line->let[i])
 			continue;
-		deed_log(&life->deed, "let %u %u\n", line->steps[i], by);
+		workload_log(&life->workload, "let %u %u\n", line->steps[i], by);
 		line->let[i] = true;
 		life->shared->by[line->steps[i]] = by;
 	}
@@ -92,7 +92,7 @@ static void confirm(struct life *life, unsigned step)
 	for (unsigned i = step - 1; i > 0; i--) {
 		if (life->shared->by[i] != step)
 			continue;
-		deed_log(&life->deed, "let %u 0\n", i);
+		workload_log(&life->workload, "let %u 0\n", i);
 		life->shared->by[i] = 0;
 		confirm(life, i);
 	}
@@ -100,20 +100,20 @@ static void confirm(struct life *life, unsigned step)
 
 static void finish(struct life *life, struct ckpt_save *save, unsigned step)
 {
-	deed_finish(&life->deed, save, step, step);
+	workload_finish(&life->workload, save, step, step);
 	confirm(life, step);
 }
 
 static void let_all(struct life *life, const struct life_line *line, unsigned from)
 {
 	for (unsigned i = from; i < line->count; i++)
-		deed_log(&life->deed, "let %u 0\n", line->steps[i]);
+		workload_log(&life->workload, "let %u 0\n", line->steps[i]);
 }
 
 /* Damages the newest step, for good. */
 static void spoil(struct life *life)
 {
-	struct deed *d = &life->deed;
+	struct workload *d = &life->workload;
 	struct life_line *line = &life->line;
 	char dir[64];
 
@@ -121,7 +121,7 @@ static void spoil(struct life *life)
 	if (ckpt_engine_open(d->store, &d->opts, &d->engine) < 0)
 		return;
 	look(life, line);
-	deed_close(d);
+	workload_close(d);
 	if (line->count < 2)
 		return;
 	unsigned step = line->steps[line->count - 1];
@@ -129,34 +129,34 @@ static void spoil(struct life *life)
 		(unsigned)line->generations[line->count - 1], step);
 	const char *shard = scratch_find(scratch_join(d->store, dir), ".safetensors");
 	if (!shard)
-		deed_die("step %u has no shard", step);
-	deed_log(d, "bad %u\n", step);
+		workload_die("step %u has no shard", step);
+	workload_log(d, "bad %u\n", step);
 	scratch_flip(shard, 50000);
 	int fd = open(shard, O_RDONLY | O_CLOEXEC);
 	if (fd < 0 || fsync(fd) < 0 || close(fd) < 0)
-		deed_die("%s cannot be synced", shard);
+		workload_die("%s cannot be synced", shard);
 }
 
 /* Goes on from the newest step, or now and then from an older one. */
 static void go_on(struct life *life, struct life_line *line)
 {
-	struct deed *d = &life->deed;
+	struct workload *d = &life->workload;
 
 	if (line->count == 0)
 		return;
 	unsigned at = line->count - 1;
 	if (at > 0 && one_in(life, 6)) {
-		at = (unsigned)dice_below(&life->dice, at);
-		if (deed_restore(d, line->steps[at], true) != (int)line->steps[at])
-			deed_die("step %u: %s", line->steps[at], ckpt_last_error());
+		at = (unsigned)prng_below(&life->prng, at);
+		if (workload_restore(d, line->steps[at], true) != (int)line->steps[at])
+			workload_die("step %u: %s", line->steps[at], ckpt_last_error());
 	} else {
-		int r = deed_restore(d, CKPT_STEP_LATEST, true);
+		int r = workload_restore(d, CKPT_STEP_LATEST, true);
 		if (r == CKPT_EINTEGRITY && at > 0) {
 			at--;
-			r = deed_restore(d, CKPT_STEP_LATEST, true);
+			r = workload_restore(d, CKPT_STEP_LATEST, true);
 		}
 		if (r != (int)line->steps[at])
-			deed_die("the latest is %d, not %u: %s", r, line->steps[at],
+			workload_die("the latest is %d, not %u: %s", r, line->steps[at],
 				ckpt_last_error());
 	}
 	let_all(life, line, at + 1);
@@ -167,15 +167,15 @@ static void go_on(struct life *life, struct life_line *line)
 static unsigned next_step(struct life *life)
 {
 	if (life->shared->next_step == LIFE_STEPS)
-		deed_die("too many steps");
+		workload_die("too many steps");
 	return life->shared->next_step++;
 }
 
 static void save_some(struct life *life, struct life_line *line, bool dies)
 {
-	struct deed *d = &life->deed;
-	unsigned count = 1 + (unsigned)dice_below(&life->dice, 4);
-	unsigned last = dies ? (unsigned)dice_below(&life->dice, count) : count;
+	struct workload *d = &life->workload;
+	unsigned count = 1 + (unsigned)prng_below(&life->prng, 4);
+	unsigned last = dies ? (unsigned)prng_below(&life->prng, count) : count;
 	bool overlap = one_in(life, 2);
 	struct ckpt_save *before = NULL;
 
@@ -183,16 +183,16 @@ static void save_some(struct life *life, struct life_line *line, bool dies)
 		unsigned step = next_step(life);
 		push(line, step, 0);
 		let_go(life, line, step);
-		struct ckpt_save *save = deed_start(d, step, step);
+		struct ckpt_save *save = workload_start(d, step, step);
 		if (i == last) {
-			life_pause(dice_below(&life->dice, 6000));
+			life_pause(prng_below(&life->prng, 6000));
 			(void)raise(SIGKILL);
 		}
 		if (before)
 			finish(life, before, step - 1);
 		before = save;
 		if (overlap && i + 1 < count) {
-			deed_must(ckpt_save_wait(save, CKPT_LEVEL_STAGED, DEED_TIMEOUT_MS));
+			workload_must(ckpt_save_wait(save, CKPT_LEVEL_STAGED, WORKLOAD_TIMEOUT_MS));
 			continue;
 		}
 		finish(life, save, step);
@@ -202,34 +202,34 @@ static void save_some(struct life *life, struct life_line *line, bool dies)
 
 static void remove_one(struct life *life, struct life_line *line)
 {
-	struct deed *d = &life->deed;
+	struct workload *d = &life->workload;
 
 	look(life, line);
 	if (line->count < 2)
 		return;
-	unsigned step = line->steps[dice_below(&life->dice, line->count - 1)];
-	deed_log(d, "let %u 0\n", step);
+	unsigned step = line->steps[prng_below(&life->prng, line->count - 1)];
+	workload_log(d, "let %u 0\n", step);
 	int r = ckpt_catalog_remove(d->engine, step);
 	/* Retention may have been faster. */
 	if (r < 0 && r != CKPT_ENOSTEP && r != -EBUSY)
-		deed_check(r, "ckpt_catalog_remove()", __FILE__, __LINE__);
+		workload_check(r, "ckpt_catalog_remove()", __FILE__, __LINE__);
 	if (r == 0)
-		deed_log(d, "gone %u\n", step);
+		workload_log(d, "gone %u\n", step);
 }
 
 void life_phase(struct life *life, bool may_die)
 {
 	static const uint64_t keeps[] = {0, 1, 2, 3};
-	struct deed *d = &life->deed;
+	struct workload *d = &life->workload;
 	struct life_line *line = &life->line;
 	bool dies = may_die && one_in(life, 3);
 
 	if (one_in(life, 6))
 		spoil(life);
-	d->opts.keep_last = keeps[dice_below(&life->dice, 4)];
+	d->opts.keep_last = keeps[prng_below(&life->prng, 4)];
 	d->opts.pool_bytes = one_in(life, 2) ? 1 : 4 << 20;
 	bool anew = life->shared->next_step > 1 && one_in(life, 12);
-	deed_open(d, anew ? CKPT_ENGINE_NEW_START : 0);
+	workload_open(d, anew ? CKPT_ENGINE_NEW_START : 0);
 	look(life, line);
 	/* Before any of them is let go: what they let go may have gone because of them. */
 	for (unsigned i = 0; i < line->count; i++)
@@ -243,13 +243,13 @@ void life_phase(struct life *life, bool may_die)
 	save_some(life, line, dies);
 	if (one_in(life, 3))
 		remove_one(life, line);
-	deed_close(d);
+	workload_close(d);
 }
 
 void life_phases(struct life *life, unsigned count)
 {
 	for (unsigned i = 0; i < count; i++) {
-		uint64_t seed = dice_next(&life->dice);
+		uint64_t seed = prng_next(&life->prng);
 		int status = -1;
 		pid_t parent = getpid();
 		pid_t child = fork();
@@ -257,14 +257,14 @@ void life_phases(struct life *life, unsigned count)
 			(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 			if (getppid() != parent)
 				_exit(1);
-			life->dice.state = seed;
+			life->prng.state = seed;
 			life_phase(life, true);
 			_exit(0);
 		}
 		if (child < 0 || waitpid(child, &status, 0) != child)
-			deed_die("fork failed");
+			workload_die("fork failed");
 		bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
 		if (status != 0 && !killed)
-			deed_die("process %u of the life failed", i + 1);
+			workload_die("process %u of the life failed", i + 1);
 	}
 }

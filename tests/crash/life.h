@@ -8,8 +8,8 @@
 #ifndef CRASH_LIFE_H
 #define CRASH_LIFE_H
 
-#include "kill/deed.h"
-#include "lib/dice.h"
+#include "kill/workload.h"
+#include "lib/prng.h"
 
 #define LIFE_STEPS 800
 
@@ -22,8 +22,8 @@ struct life_line {
 };
 
 struct life {
-	struct deed deed;
-	struct dice dice;
+	struct workload workload;
+	struct prng prng;
 	struct life_line line;
 	/* Shared with the processes. */
 	struct life_shared {

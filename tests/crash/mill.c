@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "sim/sim_memory.h"
 
 #define SLOTS 8

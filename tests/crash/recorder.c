@@ -22,16 +22,16 @@ static int device;
 static uint64_t marks_at;
 static struct life life;
 
-static void tell(struct deed *deed, const char *line, size_t length)
+static void tell(struct workload *workload, const char *line, size_t length)
 {
 	struct wlog_mark mark = {.magic = WLOG_MARK};
 	unsigned n = __atomic_fetch_add(&life.shared->marks, 1, __ATOMIC_RELAXED);
 
-	(void)deed;
+	(void)workload;
 	memcpy(mark.line, line, length);
 	if (pwrite(device, &mark, sizeof(mark),
 		    (off_t)(marks_at + n % WLOG_MARKS * sizeof(mark))) != sizeof(mark))
-		deed_die("mark: %s", strerror(errno));
+		workload_die("mark: %s", strerror(errno));
 }
 
 int main(int argc, char **argv)
@@ -39,18 +39,18 @@ int main(int argc, char **argv)
 	struct ground ground;
 
 	if (argc != 7)
-		deed_die("usage: recorder DEVICE BYTES FS DIR SEED PROCESSES");
+		workload_die("usage: recorder DEVICE BYTES FS DIR SEED PROCESSES");
 	ground_bind();
 	marks_at = strtoull(argv[2], NULL, 0);
 	device = open(argv[1], O_RDWR | O_CLOEXEC);
 	if (device < 0)
-		deed_die("%s: %s", argv[1], strerror(errno));
+		workload_die("%s: %s", argv[1], strerror(errno));
 	ground_open(&ground, device, argv[3], argv[4]);
 	int r = ground_mount(&ground);
 	if (r < 0)
-		deed_die("mount: %s", strerror(-r));
+		workload_die("mount: %s", strerror(-r));
 	life_init(&life, argv[4], strtoull(argv[5], NULL, 0));
-	life.deed.tell = tell;
+	life.workload.tell = tell;
 	life_phases(&life, (unsigned)strtoul(argv[6], NULL, 0));
 	life_free(&life);
 	ground_unmount(&ground);

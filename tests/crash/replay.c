@@ -3,7 +3,7 @@
  * usage: replay LOG BASE BYTES FS DIR SEED IMAGES VERIFY [AT]
  *
  * Makes IMAGES crash images of a recorded life (recorder.c) on the file system BASE, mounts each at
- * DIR/disk, runs VERIFY (ckpt-verify), and looks whether what must hold holds (kill/aftermath.c): every
+ * DIR/disk, runs VERIFY (ckpt-verify), and looks whether what must hold holds (kill/oracle.c): every
  * step that was acknowledged is restored, bit for bit, nothing is half visible, and the work goes on.
  * AT: that image alone, as it was printed.
  */
@@ -18,7 +18,7 @@
 
 #include "crash_disk.h"
 #include "ground.h"
-#include "kill/deed.h"
+#include "kill/workload.h"
 #include "lib/hang.h"
 
 struct cut {
@@ -74,28 +74,28 @@ static size_t behind(const struct replay *r, size_t at)
 /* Half of them at flushes, no flush twice; the others anywhere from the first mark on. */
 static void pick(struct replay *r, uint64_t seed, size_t count)
 {
-	struct dice dice = {.state = seed};
+	struct prng prng = {.state = seed};
 	size_t *flushes = calloc(r->log.count + 1, sizeof(*flushes));
 	size_t found = 0;
 	size_t first = 0;
 
 	r->cuts = calloc(count + 1, sizeof(*r->cuts));
 	if (!flushes || !r->cuts)
-		deed_die("out of memory");
+		workload_die("out of memory");
 	while (first < r->log.count && !mark_of(r, first))
 		first++;
 	if (first == r->log.count)
-		deed_die("nothing was recorded");
+		workload_die("nothing was recorded");
 	for (size_t i = first; i < r->log.count; i++)
 		if (r->log.entries[i].flags & WLOG_FLUSH)
 			flushes[found++] = i;
 	for (; r->count < count; r->count++) {
 		struct cut *cut = &r->cuts[r->count];
-		cut->seed = dice_next(&dice);
+		cut->seed = prng_next(&prng);
 		cut->subset = r->count >= count / 2 || found == 0;
-		cut->at = first + dice_below(&dice, r->log.count - first);
+		cut->at = first + prng_below(&prng, r->log.count - first);
 		if (!cut->subset) {
-			size_t k = dice_below(&dice, found);
+			size_t k = prng_below(&prng, found);
 			cut->at = behind(r, flushes[k]);
 			flushes[k] = flushes[--found];
 		}
@@ -110,7 +110,7 @@ static void write_log(struct replay *r, size_t at)
 	FILE *f = fopen(r->log_path, "we");
 
 	if (!f)
-		deed_die("%s: %s", r->log_path, strerror(errno));
+		workload_die("%s: %s", r->log_path, strerror(errno));
 	bool acked = false;
 	r->any_bad = false;
 	for (size_t i = 0; i <= at; i++) {
@@ -143,14 +143,14 @@ static bool held(const struct replay *r)
 	pid_t child = fork();
 
 	if (child == 0) {
-		struct deed deed;
+		struct workload workload;
 		hang_watch();
-		deed_init(&deed, r->ground.dir);
-		deed_aftermath(&deed);
+		workload_init(&workload, r->ground.dir);
+		workload_aftermath(&workload);
 		_exit(0);
 	}
 	if (child < 0 || waitpid(child, &status, 0) != child)
-		deed_die("fork failed");
+		workload_die("fork failed");
 	if (WIFSIGNALED(status))
 		(void)fprintf(stderr, "the aftermath ended with signal %d\n", WTERMSIG(status));
 	return status == 0;
@@ -158,9 +158,9 @@ static bool held(const struct replay *r)
 
 static void look_at_cut(struct replay *r, struct cut *cut)
 {
-	struct dice dice = {.state = cut->seed};
+	struct prng prng = {.state = cut->seed};
 
-	crash_disk_cut(&r->disk, cut->at, cut->subset, &dice);
+	crash_disk_cut(&r->disk, cut->at, cut->subset, &prng);
 	write_log(r, cut->at);
 	r->prefixes += !cut->subset;
 	int code = ground_mount(&r->ground);
@@ -187,10 +187,10 @@ static void take_cut(struct replay *r, const char *text)
 	unsigned long long seed;
 
 	if (sscanf(text, "%llu:%u:%llu", &at, &subset, &seed) != 3) /* NOLINT(cert-err34-c) */
-		deed_die("%s is no image", text);
+		workload_die("%s is no image", text);
 	r->cuts = calloc(1, sizeof(*r->cuts));
 	if (!r->cuts || at >= r->log.count)
-		deed_die("%s is no image", text);
+		workload_die("%s is no image", text);
 	r->cuts[r->count++] = (struct cut){.at = at, .subset = subset, .seed = seed};
 }
 
@@ -200,7 +200,7 @@ int main(int argc, char **argv)
 	char dir[280];
 
 	if (argc != 9 && argc != 10)
-		deed_die("usage: replay LOG BASE BYTES FS DIR SEED IMAGES VERIFY [AT]");
+		workload_die("usage: replay LOG BASE BYTES FS DIR SEED IMAGES VERIFY [AT]");
 	ground_bind();
 	(void)setvbuf(stdout, NULL, _IOLBF, 0);
 	wlog_open(&r.log, argv[1]);
@@ -209,7 +209,7 @@ int main(int argc, char **argv)
 	(void)snprintf(r.store, sizeof(r.store), "%s/store", dir);
 	(void)snprintf(r.log_path, sizeof(r.log_path), "%s/log", argv[5]);
 	if (setenv("CKPT_TEST_LOG", r.log_path, 1) < 0)
-		deed_die("out of memory");
+		workload_die("out of memory");
 	r.verify = argv[8];
 	if (argc == 10)
 		take_cut(&r, argv[9]);

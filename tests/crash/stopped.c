@@ -15,7 +15,7 @@
 
 #include "ground.h"
 #include "io/io.h"
-#include "kill/deed.h"
+#include "kill/workload.h"
 
 static struct ground ground;
 static bool shuts_down;
@@ -46,12 +46,12 @@ static void make(int root)
 			 : openat(root, "steps/one", O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
 
 	if (fd < 0 || fsync(fd) < 0 || close(fd) < 0 || fsync(root) < 0)
-		deed_die("steps/one: %s", strerror(errno));
+		workload_die("steps/one: %s", strerror(errno));
 	int64_t r = sync_dir(root);
 	if (r < 0)
-		deed_die("a sync while all is well: %s", strerror((int)-r));
+		workload_die("a sync while all is well: %s", strerror((int)-r));
 	if (renameat(root, "steps/one", root, "steps/two") < 0)
-		deed_die("rename: %s", strerror(errno));
+		workload_die("rename: %s", strerror(errno));
 }
 
 static bool there(int root, const char *path)
@@ -68,7 +68,7 @@ static bool lost(void)
 	int r = ground_mount(&ground);
 	int root = open(ground.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (r < 0 || root < 0)
-		deed_die("mounting it again: %s", strerror(r < 0 ? -r : errno));
+		workload_die("mounting it again: %s", strerror(r < 0 ? -r : errno));
 	bool is = !there(root, "steps/two");
 	(void)close(root);
 	ground_unmount(&ground);
@@ -78,22 +78,22 @@ static bool lost(void)
 int main(int argc, char **argv)
 {
 	if (argc != 4)
-		deed_die("usage: stopped DEVICE FS DIR");
+		workload_die("usage: stopped DEVICE FS DIR");
 	ground_bind();
 	int device = open(argv[1], O_RDWR | O_CLOEXEC);
 	if (device < 0)
-		deed_die("%s: %s", argv[1], strerror(errno));
+		workload_die("%s: %s", argv[1], strerror(errno));
 	ground_open(&ground, device, argv[2], argv[3]);
 	int r = ground_mount(&ground);
 	int root = open(ground.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (r < 0 || root < 0)
-		deed_die("mount: %s", strerror(r < 0 ? -r : errno));
+		workload_die("mount: %s", strerror(r < 0 ? -r : errno));
 	make(root);
 	shuts_down = true;
 	int64_t synced = sync_dir(root);
 	(void)close(root);
 	if (synced == 0 && lost())
-		deed_die("the sync was answered with 0, and the change is lost");
+		workload_die("the sync was answered with 0, and the change is lost");
 	if (synced < 0)
 		ground_unmount(&ground);
 	ground_close(&ground);

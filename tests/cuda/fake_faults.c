@@ -188,7 +188,7 @@ static void control_reset(uint64_t seed)
 	memset(fake.live, 0, sizeof(fake.live));
 	memset(fake.notes, 0, sizeof(fake.notes));
 	memset(functions, 0, sizeof(functions));
-	fake.dice.state = seed;
+	fake.prng.state = seed;
 	fake.die_after = UINT64_MAX;
 	fake.queue = FAKE_QUEUE;
 	memset(failures, 0, sizeof(failures));

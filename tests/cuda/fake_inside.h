@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include "cuda/fake_cuda.h"
 #include "device/cuda_grid.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 /*
  * What a stream takes before a call waits for room. NVIDIA's number is not documented, and of this order: the
@@ -64,7 +64,7 @@ struct CUstream_st {
 		number; /* CKPT_CUDA_STREAM_LEGACY, CKPT_CUDA_STREAM_PER_THREAD; 0: it was created */
 	pthread_t creator; /* of the latter: whose it is */
 	pthread_t thread;
-	struct dice dice;
+	struct prng prng;
 	struct fake_op *head;
 	struct fake_op *tail;
 	uint64_t added;
@@ -89,7 +89,7 @@ struct fake_state {
 	pthread_cond_t changed;
 	struct CUstream_st *streams; /* destroyed ones too, so that their use is noticed */
 	struct CUevent_st *events;
-	struct dice dice;
+	struct prng prng;
 	size_t live[FAKE_KINDS];
 	uint64_t notes[FAKE_NOTES];
 	unsigned stopped;

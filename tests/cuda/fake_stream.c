@@ -90,7 +90,7 @@ static void run(const struct fake_op *op)
 
 static void delay(struct CUstream_st *s)
 {
-	uint64_t yields = dice_below(&s->dice, DELAY);
+	uint64_t yields = prng_below(&s->prng, DELAY);
 
 	pthread_mutex_unlock(&fake.lock);
 	while (yields-- > 0)
@@ -133,7 +133,7 @@ static struct CUstream_st *make_stream(uintptr_t number, unsigned flags)
 	s->flags = flags;
 	s->number = number;
 	s->creator = pthread_self();
-	s->dice.state = dice_next(&fake.dice);
+	s->prng.state = prng_next(&fake.prng);
 	s->next = fake.streams;
 	fake.streams = s;
 	if (pthread_create(&s->thread, NULL, stream_thread, s) != 0)

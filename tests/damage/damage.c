@@ -13,7 +13,7 @@
 #include <time.h>
 
 #include "damage/judge.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "lib/slice.h"
 
 static struct victim victim;
@@ -254,31 +254,31 @@ static void run_writers(void)
 
 /* Random damage to a larger store. */
 
-static size_t few(struct dice *dice, size_t most)
+static size_t few(struct prng *prng, size_t most)
 {
-	return 1 + dice_below(dice, UINT64_C(1) << dice_below(dice, 17)) % most;
+	return 1 + prng_below(prng, UINT64_C(1) << prng_below(prng, 17)) % most;
 }
 
-static void harm(struct dice *dice, unsigned f)
+static void harm(struct prng *prng, unsigned f)
 {
 	struct victim_file *file = &victim.file[f];
-	size_t at = dice_below(dice, file->now_size ? file->now_size : 1);
-	size_t length = file->now_size ? few(dice, file->now_size - at) : 0;
+	size_t at = prng_below(prng, file->now_size ? file->now_size : 1);
+	size_t length = file->now_size ? few(prng, file->now_size - at) : 0;
 	const struct victim_file *other = &victim.file[twin(f)];
 	unsigned char *bytes = malloc(file->now_size + 1);
 
 	if (!bytes)
 		victim_die("out of memory");
 	memcpy(bytes, file->now, file->now_size);
-	size_t from = dice_below(dice, file->size);
+	size_t from = prng_below(prng, file->size);
 	size_t size = file->now_size;
-	unsigned kind = (unsigned)dice_below(dice, 12);
+	unsigned kind = (unsigned)prng_below(prng, 12);
 	if (kind < 4)
 		length = length > 0;
 	for (size_t i = 0; i < length; i++) {
 		unsigned char *b = &bytes[at + i];
-		*b = kind < 4    ? *b ^ (unsigned char)(1u << dice_below(dice, 8))
-		     : kind < 6  ? (unsigned char)dice_next(dice)
+		*b = kind < 4    ? *b ^ (unsigned char)(1u << prng_below(prng, 8))
+		     : kind < 6  ? (unsigned char)prng_next(prng)
 		     : kind < 8  ? 0
 		     : kind < 9  ? file->bytes[(from + i) % file->size]
 		     : kind < 11 ? (at + i < other->size ? other->bytes[at + i] : 0)
@@ -292,27 +292,27 @@ static void harm(struct dice *dice, unsigned f)
 
 static void run_random(uint64_t seed, uint64_t count)
 {
-	struct dice dice;
+	struct prng prng;
 
 	keep_reader();
 	for (uint64_t i = 0; i < count; i++) {
 		if (!in_slice())
 			continue;
-		dice.state = seed + i;
-		unsigned times = 1 + (unsigned)dice_below(&dice, 3);
+		prng.state = seed + i;
+		unsigned times = 1 + (unsigned)prng_below(&prng, 3);
 		bool touched[VICTIM_FILES] = {false};
 		while (times-- > 0) {
-			unsigned f = (unsigned)dice_below(&dice, victim.files);
+			unsigned f = (unsigned)prng_below(&prng, victim.files);
 			/* Most bytes are in shards. */
-			while (victim.file[f].kind != VICTIM_SHARD && dice_below(&dice, 8) > 0)
-				f = (unsigned)dice_below(&dice, victim.files);
+			while (victim.file[f].kind != VICTIM_SHARD && prng_below(&prng, 8) > 0)
+				f = (unsigned)prng_below(&prng, victim.files);
 			touched[f] = true;
-			harm(&dice, f);
+			harm(&prng, f);
 		}
 		say("random damage %llu of seed %llu", (unsigned long long)i,
 			(unsigned long long)seed);
 		judge_look(&judge);
-		judge_one(&judge, (unsigned)dice_below(&dice, victim.tensors));
+		judge_one(&judge, (unsigned)prng_below(&prng, victim.tensors));
 		for (unsigned f = 0; f < victim.files; f++)
 			if (touched[f])
 				victim_repair(&victim, f);

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "lib/dice.h"
 #include "lib/hang.h"
+#include "lib/prng.h"
 #include "lib/scratch.h"
 
 static char *made; /* in memory: it must not stay there */
@@ -54,7 +54,7 @@ struct ckpt_engine *victim_engine(const struct victim *victim, uint32_t flags)
 /* The tensors. */
 
 static void add_tensor(struct victim *v, const char *name, uint32_t dtype, unsigned width,
-	int64_t count, struct dice *dice)
+	int64_t count, struct prng *prng)
 {
 	struct victim_tensor *t = &v->tensor[v->tensors++];
 
@@ -68,32 +68,32 @@ static void add_tensor(struct victim *v, const char *name, uint32_t dtype, unsig
 		t->want[step] = malloc(t->bytes + 1);
 		need(t->want[step] != NULL, "malloc");
 		for (size_t i = 0; i < t->bytes; i++)
-			t->want[step][i] = (unsigned char)dice_next(dice);
+			t->want[step][i] = (unsigned char)prng_next(prng);
 	}
 }
 
-static void add_small(struct victim *v, struct dice *dice)
+static void add_small(struct victim *v, struct prng *prng)
 {
-	add_tensor(v, "layers.0.weight", CKPT_F32, 4, 300, dice);
-	add_tensor(v, "layers.0.bias", CKPT_F32, 4, 7, dice);
-	add_tensor(v, "scale", CKPT_F64, 8, 1, dice);
-	add_tensor(v, "mask", CKPT_BOOL, 1, 5, dice);
-	add_tensor(v, "none", CKPT_F32, 4, 0, dice);
-	add_tensor(v, "half", CKPT_BF16, 2, 33, dice);
+	add_tensor(v, "layers.0.weight", CKPT_F32, 4, 300, prng);
+	add_tensor(v, "layers.0.bias", CKPT_F32, 4, 7, prng);
+	add_tensor(v, "scale", CKPT_F64, 8, 1, prng);
+	add_tensor(v, "mask", CKPT_BOOL, 1, 5, prng);
+	add_tensor(v, "none", CKPT_F32, 4, 0, prng);
+	add_tensor(v, "half", CKPT_BF16, 2, 33, prng);
 }
 
-static void add_large(struct victim *v, struct dice *dice)
+static void add_large(struct victim *v, struct prng *prng)
 {
 	char name[48];
 
 	for (unsigned i = 0; i < 48; i++) {
 		int64_t most = i % 12 == 0 ? 500000 : i % 3 == 0 ? 30000 : 900;
-		bool wide = dice_below(dice, 4) > 0;
+		bool wide = prng_below(prng, 4) > 0;
 		(void)snprintf(name, sizeof(name), "layers.%u.%s", i, wide ? "weight" : "codes");
 		add_tensor(v, name, wide ? CKPT_F32 : CKPT_U8, wide ? 4 : 1,
-			1 + (int64_t)dice_below(dice, (uint64_t)most), dice);
+			1 + (int64_t)prng_below(prng, (uint64_t)most), prng);
 	}
-	add_tensor(v, "head", CKPT_F32, 4, 600000, dice);
+	add_tensor(v, "head", CKPT_F32, 4, 600000, prng);
 }
 
 static struct ckpt_tensor describe(const struct victim_tensor *t, unsigned step)
@@ -246,14 +246,14 @@ static int by_path(const void *a, const void *b)
 
 void victim_make(struct victim *victim, bool large, uint64_t seed)
 {
-	struct dice dice = {.state = seed};
+	struct prng prng = {.state = seed};
 
 	*victim = (struct victim){.dir = scratch_make_in_memory(), .alias = !large};
 	made = victim->dir;
 	if (large)
-		add_large(victim, &dice);
+		add_large(victim, &prng);
 	else
-		add_small(victim, &dice);
+		add_small(victim, &prng);
 	struct ckpt_engine *engine = victim_engine(victim, 0);
 	need(engine != NULL, "engine_open");
 	for (unsigned step = 1; step <= VICTIM_STEPS; step++)

@@ -12,7 +12,7 @@
 
 #include <ckpt/error.h>
 #include "base/buf.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 /* What libFuzzer calls, and what it offers. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -58,12 +58,12 @@ struct fuzz_sealed {
 extern const struct fuzz_sealed fuzz_kind;
 
 /* Mutators. All return the new size, at most `max`. */
-size_t fuzz_mutate_json(uint8_t *text, size_t size, size_t max, struct dice *dice);
+size_t fuzz_mutate_json(uint8_t *text, size_t size, size_t max, struct prng *prng);
 size_t fuzz_mutate_sealed(uint8_t *data, size_t size, size_t max, unsigned seed);
 /* One of the pieces (texts, `count` of them) is put in somewhere, if there is room. */
-size_t fuzz_mutate_pieces(uint8_t *data, size_t size, size_t max, struct dice *dice,
+size_t fuzz_mutate_pieces(uint8_t *data, size_t size, size_t max, struct prng *prng,
 	const char *const *pieces, size_t count);
 /* A number at the edge of something: of a type, or of a limit of the format. */
-uint64_t fuzz_edge(struct dice *dice);
+uint64_t fuzz_edge(struct prng *prng);
 
 #endif

@@ -246,7 +246,7 @@ static void put_le64(uint8_t *at, uint64_t value)
 }
 
 /* Makes the digests fit, and as often as not the lengths of the head, as far as the entries can be read. */
-static void seal(uint8_t *data, size_t size, struct dice *dice)
+static void seal(uint8_t *data, size_t size, struct prng *prng)
 {
 	uint64_t head = ckpt_le32(data + 16);
 	uint64_t directory = ckpt_le64(data + 40);
@@ -257,7 +257,7 @@ static void seal(uint8_t *data, size_t size, struct dice *dice)
 	uint8_t *end = data + head + directory;
 	uint8_t *list = end + CKPT_DIGEST_SIZE;
 	uint8_t *at = data + head;
-	if (dice_below(dice, 8) > 0)
+	if (prng_below(prng, 8) > 0)
 		put_le64(data + 48, (uint64_t)(data + size - list));
 	for (uint64_t i = 0; i < ckpt_le64(data + 24) && end - at >= 4; i++) {
 		size_t entry = 4 + (size_t)at[0] + ((size_t)at[1] << 8) + (size_t)at[3] * 8 + 24;
@@ -278,25 +278,25 @@ static void seal(uint8_t *data, size_t size, struct dice *dice)
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
 {
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 
-	if (size < CKPT_CATALOG_HEAD_BYTES + CKPT_DIGEST_SIZE || dice_below(&dice, 16) == 0)
+	if (size < CKPT_CATALOG_HEAD_BYTES + CKPT_DIGEST_SIZE || prng_below(&prng, 16) == 0)
 		return LLVMFuzzerMutate(data, size, max);
 	uint64_t root = CKPT_CATALOG_HEAD_BYTES + ckpt_le64(data + 40) + CKPT_DIGEST_SIZE;
-	if (dice_below(&dice, 4) > 0 && root < size) {
+	if (prng_below(&prng, 4) > 0 && root < size) {
 		/* The lists, without changing their length. */
 		(void)LLVMFuzzerMutate(data + root, size - root, size - root);
-	} else if (dice_below(&dice, 4) > 0) {
-		size_t at = dice_below(&dice, size);
+	} else if (prng_below(&prng, 4) > 0) {
+		size_t at = prng_below(&prng, size);
 
-		if (size - at >= 8 && dice_below(&dice, 2))
-			put_le64(data + at, fuzz_edge(&dice));
+		if (size - at >= 8 && prng_below(&prng, 2))
+			put_le64(data + at, fuzz_edge(&prng));
 		else
-			data[at] ^= (uint8_t)(1U << dice_below(&dice, 8));
+			data[at] ^= (uint8_t)(1U << prng_below(&prng, 8));
 	} else {
 		size = LLVMFuzzerMutate(data, size, max);
 	}
 	if (size >= CKPT_CATALOG_HEAD_BYTES + CKPT_DIGEST_SIZE)
-		seal(data, size, &dice);
+		seal(data, size, &prng);
 	return size;
 }

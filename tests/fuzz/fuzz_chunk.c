@@ -19,7 +19,7 @@ static uint8_t *encoded;
 
 static void set_up(void)
 {
-	struct dice dice = {1};
+	struct prng prng = {1};
 
 	codecs[0] = ckpt_codec_open(CKPT_SIMD_PLAIN);
 	codecs[1] = ckpt_codec_open(CKPT_SIMD_BEST);
@@ -28,7 +28,7 @@ static void set_up(void)
 	/* Numbers near one another, of every width. */
 	for (size_t k = 0; k < 5; k++) {
 		for (size_t i = 0; i < sizeof(references[k]); i++)
-			references[k][i] = (uint8_t)(i % 4 == 3 ? 0x3c : dice_next(&dice) >> 24);
+			references[k][i] = (uint8_t)(i % 4 == 3 ? 0x3c : prng_next(&prng) >> 24);
 	}
 }
 
@@ -90,11 +90,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
 {
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 
 	/* Modes, kinds of planes and small sizes. */
-	if (size > 4 && dice_below(&dice, 4) == 0) {
-		data[3 + dice_below(&dice, size - 3)] = (uint8_t)dice_below(&dice, 10);
+	if (size > 4 && prng_below(&prng, 4) == 0) {
+		data[3 + prng_below(&prng, size - 3)] = (uint8_t)prng_below(&prng, 10);
 		return size;
 	}
 	return LLVMFuzzerMutate(data, size, max);

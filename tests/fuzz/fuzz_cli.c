@@ -17,8 +17,8 @@
 
 #include <jansson.h>
 #include "base/digest.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define ARGS   12
 #define BYTES  4096
@@ -87,24 +87,24 @@ static struct ckpt_digest digest_stores(void)
 	return digest;
 }
 
-static void craft(const char *dir, bool damaged)
+static void fixture(const char *dir, bool damaged)
 {
-	struct craft_step step = craft_one(dir, craft_floats(100));
+	struct fixture_step step = fixture_one(dir, fixture_floats(100));
 
 	FUZZ_CHECK(mkdir(dir, 0777) == 0);
 	step.meta = "{\"lr\":0.1}";
-	craft_begin(dir);
+	fixture_begin(dir);
 	for (step.step = 10; step.step <= 20; step.step += 10)
-		craft_commit(&step);
+		fixture_commit(&step);
 	step.step = 20;
 	if (damaged)
-		scratch_flip(craft_shard(&step, 0), 300);
+		scratch_flip(fixture_shard(&step, 0), 300);
 }
 
 static void prepare(void)
 {
-	craft(STORE, false);
-	craft(BROKEN, true);
+	fixture(STORE, false);
+	fixture(BROKEN, true);
 	stores = digest_stores();
 }
 
@@ -310,7 +310,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
 {
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 	char *args[ARGS + 2];
 	char text[BYTES + 1];
 	char grown[BYTES];
@@ -321,19 +321,19 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
 	memcpy(text, data + 1, size - 1);
 	if (!cut(text, size - 1, &argc, args))
 		argc = 1;
-	uint64_t what = dice_below(&dice, 6);
-	int at = 1 + (int)dice_below(&dice, (uint64_t)argc);
+	uint64_t what = prng_below(&prng, 6);
+	int at = 1 + (int)prng_below(&prng, (uint64_t)argc);
 	if (what == 0)
-		data[0] = (uint8_t)dice_below(&dice, PROGRAMS);
+		data[0] = (uint8_t)prng_below(&prng, PROGRAMS);
 	if (what <= 2 && argc < ARGS) {
 		memmove(&args[at + 1], &args[at], (size_t)(argc - at) * sizeof(*args));
-		args[at] = (char *)words[dice_below(&dice, WORDS)];
+		args[at] = (char *)words[prng_below(&prng, WORDS)];
 		argc++;
 	} else if (what == 3 && argc > 1 && at < argc) {
 		memmove(&args[at], &args[at + 1], (size_t)(argc - at - 1) * sizeof(*args));
 		argc--;
 	} else if (what == 4 && at < argc) {
-		args[at] = (char *)words[dice_below(&dice, WORDS)];
+		args[at] = (char *)words[prng_below(&prng, WORDS)];
 	} else if (at < argc) {
 		size_t length = ckpt_min_u64(strlen(args[at]), sizeof(grown) - 1);
 		memcpy(grown, args[at], length);

@@ -214,7 +214,7 @@ static size_t renew(uint8_t *data, size_t size, size_t max, const struct input *
 
 /* Another index, with or without the header that belongs to it. */
 static size_t mutate_index(
-	uint8_t *data, size_t size, size_t max, const struct input *in, struct dice *dice)
+	uint8_t *data, size_t size, size_t max, const struct input *in, struct prng *prng)
 {
 	size_t room = max - size + in->index_size;
 	uint8_t *index = malloc(room + 1);
@@ -223,27 +223,27 @@ static size_t mutate_index(
 
 	FUZZ_CHECK(index);
 	memcpy(index, in->index, in->index_size);
-	length = fuzz_mutate_index(index, in->index_size, room, dice);
+	length = fuzz_mutate_index(index, in->index_size, room, prng);
 	memmove(data + FRONT + length, in->text, in->text_size);
 	memcpy(data + FRONT, index, length);
 	free(index);
 	put_index_size(data, length);
 	size = FRONT + length + in->text_size;
-	if (dice_below(dice, 4) > 0 && split(data, size, &now))
+	if (prng_below(prng, 4) > 0 && split(data, size, &now))
 		size = renew(data, size, max, &now);
 	return size;
 }
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
 {
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 	struct input in;
 	size_t front;
 
-	if (!split(data, size, &in) || dice_below(&dice, 32) == 0)
+	if (!split(data, size, &in) || prng_below(&prng, 32) == 0)
 		return LLVMFuzzerMutate(data, size, max);
-	if (dice_below(&dice, 3) == 0)
-		return mutate_index(data, size, max, &in, &dice);
+	if (prng_below(&prng, 3) == 0)
+		return mutate_index(data, size, max, &in, &prng);
 	front = FRONT + in.index_size;
-	return front + fuzz_mutate_json(data + front, in.text_size, max - front, &dice);
+	return front + fuzz_mutate_json(data + front, in.text_size, max - front, &prng);
 }

@@ -117,10 +117,10 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
 		"Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n", "Content-Range: bytes 0-6/7\r\n",
 		"x-amz-bucket-region: eu\r\n", "\r\n", "\n", "\r", " folded\r\n", ":", ": ", "\t",
 		"date", "\xff"};
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 
-	if (dice_below(&dice, 3) == 0)
+	if (prng_below(&prng, 3) == 0)
 		return LLVMFuzzerMutate(data, size, max);
 	return fuzz_mutate_pieces(
-		data, size, max, &dice, pieces, sizeof(pieces) / sizeof(pieces[0]));
+		data, size, max, &prng, pieces, sizeof(pieces) / sizeof(pieces[0]));
 }

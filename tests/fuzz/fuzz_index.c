@@ -164,7 +164,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
 {
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 
-	return fuzz_mutate_index(data, size, max, &dice);
+	return fuzz_mutate_index(data, size, max, &prng);
 }

@@ -79,10 +79,10 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
 		"[profile \"x y\"]\r\n", "[services s]\n", "region = eu\n", "s3 =\n",
 		"  addressing_style = path\n", "\t", " ", "\n", "=", ":", "#", ";", "[", "]", "\"",
 		"'", "\r", "\xef\xbb\xbf", "endpoint_url=http://h\n", "  more\n", "x=\n"};
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 
-	if (dice_below(&dice, 3) == 0)
+	if (prng_below(&prng, 3) == 0)
 		return LLVMFuzzerMutate(data, size, max);
 	return fuzz_mutate_pieces(
-		data, size, max, &dice, pieces, sizeof(pieces) / sizeof(pieces[0]));
+		data, size, max, &prng, pieces, sizeof(pieces) / sizeof(pieces[0]));
 }

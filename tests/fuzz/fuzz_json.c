@@ -205,13 +205,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
 {
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 
-	if (size < 2 || max < 4 || dice_below(&dice, 8) == 0)
+	if (size < 2 || max < 4 || prng_below(&prng, 8) == 0)
 		return LLVMFuzzerMutate(data, size, max);
-	if (dice_below(&dice, 4) == 0) {
-		data[0] = (uint8_t)dice_next(&dice);
-		data[1] = (uint8_t)dice_next(&dice);
+	if (prng_below(&prng, 4) == 0) {
+		data[0] = (uint8_t)prng_next(&prng);
+		data[1] = (uint8_t)prng_next(&prng);
 	}
-	return 2 + fuzz_mutate_json(data + 2, size - 2, max - 2, &dice);
+	return 2 + fuzz_mutate_json(data + 2, size - 2, max - 2, &prng);
 }

@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "s3/credentials_json.h"
 #include "s3/date.h"
-#include "s3/keys_json.h"
 
 /* What stands for a secret in the corpus. */
 #define CANARY "CANARY"
@@ -40,11 +40,11 @@ static void check_part(const char *text, size_t most)
 		FUZZ_CHECK(*text > ' ' && *text < 0x7f);
 }
 
-static void read_keys(enum ckpt_s3_keys_kind kind, const char *text, size_t length)
+static void read_keys(enum ckpt_s3_credentials_kind kind, const char *text, size_t length)
 {
-	struct ckpt_s3_keys keys;
+	struct ckpt_s3_credentials keys;
 	struct ckpt_error err = {0};
-	int r = ckpt_s3_keys_json(text, length, kind, FUZZ_FILE, &err, &keys);
+	int r = ckpt_s3_credentials_json(text, length, kind, FUZZ_FILE, &err, &keys);
 
 	if (r < 0) {
 		check_failure(&err, r, text, length);
@@ -57,19 +57,19 @@ static void read_keys(enum ckpt_s3_keys_kind kind, const char *text, size_t leng
 	if (keys.token)
 		check_part(keys.token, CKPT_S3_TOKEN_MAX);
 	FUZZ_CHECK(keys.expires_s <= CKPT_S3_TIME_MAX);
-	ckpt_s3_keys_clear(&keys);
+	ckpt_s3_credentials_clear(&keys);
 	FUZZ_CHECK(!keys.secret[0] && !keys.token);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	enum ckpt_s3_keys_kind kind;
+	enum ckpt_s3_credentials_kind kind;
 	size_t count;
 	char *text;
 
 	if (size < 1)
 		return 0;
-	kind = data[0] % 2 ? CKPT_S3_KEYS_SERVER : CKPT_S3_KEYS_PROCESS;
+	kind = data[0] % 2 ? CKPT_S3_CREDENTIALS_SERVER : CKPT_S3_CREDENTIALS_PROCESS;
 	/* Exactly so much memory. */
 	text = malloc(size - 1 ? size - 1 : 1);
 	FUZZ_CHECK(text);
@@ -91,12 +91,12 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
 		"\"Token\":\"" CANARY "\",", "\"Expiration\":\"2030-01-01T00:00:00Z\",",
 		"\"Version\":1,", "\"Code\":\"Success\",", "\"Code\":\"Failed\",", "null",
 		"\\u0000", "\\n", " ", "{", "}", "\"x\":[],"};
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 
-	if (size < 2 || dice_below(&dice, 4) == 0)
+	if (size < 2 || prng_below(&prng, 4) == 0)
 		return LLVMFuzzerMutate(data, size, max);
-	if (dice_below(&dice, 2) == 0)
-		return 1 + fuzz_mutate_json(data + 1, size - 1, max - 1, &dice);
-	return 1 + fuzz_mutate_pieces(data + 1, size - 1, max - 1, &dice, pieces,
+	if (prng_below(&prng, 2) == 0)
+		return 1 + fuzz_mutate_json(data + 1, size - 1, max - 1, &prng);
+	return 1 + fuzz_mutate_pieces(data + 1, size - 1, max - 1, &prng, pieces,
 			   sizeof(pieces) / sizeof(pieces[0]));
 }

@@ -132,7 +132,7 @@ static size_t splice(uint8_t *text, size_t size, size_t max, size_t begin, size_
 	return size - (end - begin) + length;
 }
 
-uint64_t fuzz_edge(struct dice *dice)
+uint64_t fuzz_edge(struct prng *prng)
 {
 	static const uint64_t edges[] = {0, 1, 2, 8, 16, 17, 28, 31, 32, 33, 63, 64, 65, 72, 127,
 		128, 255, 256, 511, 512, 1023, 1024, 4088, 4095, 4096, 4097, 8192, 65535, 65536,
@@ -141,7 +141,7 @@ uint64_t fuzz_edge(struct dice *dice)
 		UINT64_C(1) << 46, UINT64_C(1) << 53, UINT64_C(100000000), INT64_MAX,
 		UINT64_C(1) << 63, UINT64_MAX};
 
-	return edges[dice_below(dice, sizeof(edges) / sizeof(edges[0]))] + dice_below(dice, 3) - 1;
+	return edges[prng_below(prng, sizeof(edges) / sizeof(edges[0]))] + prng_below(prng, 3) - 1;
 }
 
 static const char *const odd_values[] = {"null", "true", "false", "[]", "{}", "\"\"", "-1", "-0",
@@ -162,7 +162,7 @@ static const char *const known_texts[] = {"format", "kind", "run_id", "scope", "
 	"data_offsets", "__metadata__", "U8", "BF16", "F32", "F64", "C128", "C32", "BOOL", "I8",
 	"F8_E4M3FNUZ", "digest"};
 
-#define PICK(list, dice) (list)[dice_below((dice), sizeof(list) / sizeof((list)[0]))]
+#define PICK(list, prng) (list)[prng_below((prng), sizeof(list) / sizeof((list)[0]))]
 
 static size_t put_text(
 	uint8_t *text, size_t size, size_t max, const struct span *span, const char *with)
@@ -172,45 +172,45 @@ static size_t put_text(
 
 /* Another number, or an odd value. */
 static size_t change_value(
-	uint8_t *text, size_t size, size_t max, const struct span *span, struct dice *dice)
+	uint8_t *text, size_t size, size_t max, const struct span *span, struct prng *prng)
 {
 	char number[32];
 	uint64_t value;
 
-	if (span->kind != '0' || dice_below(dice, 4) == 0)
-		return put_text(text, size, max, span, PICK(odd_values, dice));
+	if (span->kind != '0' || prng_below(prng, 4) == 0)
+		return put_text(text, size, max, span, PICK(odd_values, prng));
 	value = strtoull((const char *)text + span->begin, NULL, 10);
-	if (dice_below(dice, 2) == 0)
-		value = fuzz_edge(dice);
+	if (prng_below(prng, 2) == 0)
+		value = fuzz_edge(prng);
 	else
-		value += dice_below(dice, 17) - 8;
+		value += prng_below(prng, 17) - 8;
 	(void)snprintf(number, sizeof(number), "%" PRIu64, value);
 	return put_text(text, size, max, span, number);
 }
 
 /* Something odd within a text, or another word in its place. */
 static size_t change_text(
-	uint8_t *text, size_t size, size_t max, const struct span *span, struct dice *dice)
+	uint8_t *text, size_t size, size_t max, const struct span *span, struct prng *prng)
 {
-	const char *odd = PICK(odd_texts, dice);
+	const char *odd = PICK(odd_texts, prng);
 	size_t length = span->end - span->begin;
 	size_t at = span->begin + 1;
 
 	if (length < 2)
 		return size;
-	if (dice_below(dice, 3) == 0) {
-		odd = PICK(known_texts, dice);
+	if (prng_below(prng, 3) == 0) {
+		odd = PICK(known_texts, prng);
 		return splice(text, size, max, at, span->end - 1, odd, strlen(odd));
 	}
-	at += dice_below(dice, length - 1);
+	at += prng_below(prng, length - 1);
 	return splice(text, size, max, at, at, odd, strlen(odd));
 }
 
 /* One copy or many, with commas between. */
 static size_t repeat(
-	uint8_t *text, size_t size, size_t max, const struct span *span, struct dice *dice)
+	uint8_t *text, size_t size, size_t max, const struct span *span, struct prng *prng)
 {
-	size_t times = dice_below(dice, 3) > 0 ? 1 : 1 + dice_below(dice, 40);
+	size_t times = prng_below(prng, 3) > 0 ? 1 : 1 + prng_below(prng, 40);
 	size_t length = span->end - span->begin;
 
 	for (size_t i = 0; i < times && size + length + 1 <= max; i++) {
@@ -223,12 +223,12 @@ static size_t repeat(
 }
 
 static size_t nest(
-	uint8_t *text, size_t size, size_t max, const struct span *span, struct dice *dice)
+	uint8_t *text, size_t size, size_t max, const struct span *span, struct prng *prng)
 {
 	static const char *const heads[] = {"[", "{\"a\":", "[0,"};
 	static const char *const tails[] = {"]", "}", "]"};
-	size_t times = dice_below(dice, 3) > 0 ? 1 : 1 + dice_below(dice, 40);
-	size_t which = dice_below(dice, sizeof(heads) / sizeof(heads[0]));
+	size_t times = prng_below(prng, 3) > 0 ? 1 : 1 + prng_below(prng, 40);
+	size_t which = prng_below(prng, sizeof(heads) / sizeof(heads[0]));
 	size_t head = strlen(heads[which]);
 	size_t end = span->end;
 
@@ -306,22 +306,22 @@ static size_t plain(uint8_t *text, size_t size, size_t max, const struct span *s
 	return size;
 }
 
-static size_t mutate_once(uint8_t *text, size_t size, size_t max, struct dice *dice)
+static size_t mutate_once(uint8_t *text, size_t size, size_t max, struct prng *prng)
 {
 	static struct spans spans;
 	const struct span *one;
 	const struct span *other;
 
 	find_spans(&spans, text, size);
-	if (spans.count == 0 || dice_below(dice, 20) == 0)
+	if (spans.count == 0 || prng_below(prng, 20) == 0)
 		return plain(text, size, max, NULL);
-	one = &spans.list[dice_below(dice, spans.count)];
-	other = &spans.list[dice_below(dice, spans.count)];
-	switch (dice_below(dice, 10)) {
+	one = &spans.list[prng_below(prng, spans.count)];
+	other = &spans.list[prng_below(prng, spans.count)];
+	switch (prng_below(prng, 10)) {
 	case 0:
-		return repeat(text, size, max, one, dice);
+		return repeat(text, size, max, one, prng);
 	case 1:
-		return nest(text, size, max, one, dice);
+		return nest(text, size, max, one, prng);
 	case 2:
 		return take_out(text, size, one);
 	case 3:
@@ -337,17 +337,17 @@ static size_t mutate_once(uint8_t *text, size_t size, size_t max, struct dice *d
 	case 6:
 		return splice(text, size, max, one->begin, one->begin, " ", 1);
 	default:
-		return one->kind == '"' ? change_text(text, size, max, one, dice)
-					: change_value(text, size, max, one, dice);
+		return one->kind == '"' ? change_text(text, size, max, one, prng)
+					: change_value(text, size, max, one, prng);
 	}
 }
 
-size_t fuzz_mutate_json(uint8_t *text, size_t size, size_t max, struct dice *dice)
+size_t fuzz_mutate_json(uint8_t *text, size_t size, size_t max, struct prng *prng)
 {
-	size_t times = 1 + dice_below(dice, 3);
+	size_t times = 1 + prng_below(prng, 3);
 
 	for (size_t i = 0; i < times; i++)
-		size = mutate_once(text, size, max, dice);
+		size = mutate_once(text, size, max, prng);
 	return size;
 }
 
@@ -373,24 +373,24 @@ static size_t seal(uint8_t *data, size_t body)
 
 size_t fuzz_mutate_sealed(uint8_t *data, size_t size, size_t max, unsigned seed)
 {
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 	size_t body = ends_sealed(data, size) ? size - SEAL_SIZE : size;
 
 	/* What is not sealed, or not right, is refused early: seldom. */
-	if (max <= SEAL_SIZE || dice_below(&dice, 32) == 0)
+	if (max <= SEAL_SIZE || prng_below(&prng, 32) == 0)
 		return LLVMFuzzerMutate(data, size, max);
 	if (body > max - SEAL_SIZE)
 		body = max - SEAL_SIZE;
-	body = fuzz_mutate_json(data, body, max - SEAL_SIZE, &dice);
+	body = fuzz_mutate_json(data, body, max - SEAL_SIZE, &prng);
 	return seal(data, body);
 }
 
-size_t fuzz_mutate_pieces(uint8_t *data, size_t size, size_t max, struct dice *dice,
+size_t fuzz_mutate_pieces(uint8_t *data, size_t size, size_t max, struct prng *prng,
 	const char *const *pieces, size_t count)
 {
-	const char *piece = pieces[dice_below(dice, count)];
+	const char *piece = pieces[prng_below(prng, count)];
 	size_t length = strlen(piece);
-	size_t at = dice_below(dice, size + 1);
+	size_t at = prng_below(prng, size + 1);
 
 	if (size + length > max)
 		return LLVMFuzzerMutate(data, size, max);

@@ -142,15 +142,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 /* A name as it is written, with something changed in it. */
-static void draw_name(char *out, struct dice *dice)
+static void draw_name(char *out, struct prng *prng)
 {
 	char path[CKPT_PATH_MAX];
-	uint64_t generation = 1 + fuzz_edge(dice) % CKPT_GENERATION_MAX;
-	uint64_t step = fuzz_edge(dice) % (CKPT_STEP_MAX + 1);
+	uint64_t generation = 1 + fuzz_edge(prng) % CKPT_GENERATION_MAX;
+	uint64_t step = fuzz_edge(prng) % (CKPT_STEP_MAX + 1);
 	char attempt[CKPT_ATTEMPT_CHARS];
 
-	ckpt_name_attempt(attempt, dice_next(dice));
-	switch (dice_below(dice, 5)) {
+	ckpt_name_attempt(attempt, prng_next(prng));
+	switch (prng_below(prng, 5)) {
 	case 0:
 		ckpt_name_claim(path, generation);
 		break;
@@ -167,30 +167,30 @@ static void draw_name(char *out, struct dice *dice)
 		(void)snprintf(path, sizeof(path), "%s", attempt);
 	}
 	(void)snprintf(out, CKPT_PATH_MAX, "%s",
-		strrchr(path, '/') && dice_below(dice, 8) ? strrchr(path, '/') + 1 : path);
+		strrchr(path, '/') && prng_below(prng, 8) ? strrchr(path, '/') + 1 : path);
 }
 
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed)
 {
 	static const char odd[] = "0123456789abcdefgG/.-\0 \n\xc3\xa4~\xff";
-	struct dice dice = {seed};
-	struct input input = {fuzz_edge(&dice), fuzz_edge(&dice), (uint32_t)fuzz_edge(&dice)};
+	struct prng prng = {seed};
+	struct input input = {fuzz_edge(&prng), fuzz_edge(&prng), (uint32_t)fuzz_edge(&prng)};
 	char name[CKPT_PATH_MAX];
 	size_t length;
 
 	if (size < sizeof(input) || max < sizeof(input) + CKPT_PATH_MAX ||
-		dice_below(&dice, 3) == 0)
+		prng_below(&prng, 3) == 0)
 		return LLVMFuzzerMutate(data, size, max);
 	memcpy(data, &input, sizeof(input));
-	draw_name(name, &dice);
+	draw_name(name, &prng);
 	length = strlen(name);
 	memcpy(data + sizeof(input), name, length);
-	if (dice_below(&dice, 4) > 0)
-		data[sizeof(input) + dice_below(&dice, length)] =
-			(uint8_t)odd[dice_below(&dice, sizeof(odd) - 1)];
-	if (dice_below(&dice, 4) == 0)
-		data[sizeof(input) + length++] = (uint8_t)odd[dice_below(&dice, sizeof(odd) - 1)];
-	if (dice_below(&dice, 4) == 0)
-		length -= dice_below(&dice, length);
+	if (prng_below(&prng, 4) > 0)
+		data[sizeof(input) + prng_below(&prng, length)] =
+			(uint8_t)odd[prng_below(&prng, sizeof(odd) - 1)];
+	if (prng_below(&prng, 4) == 0)
+		data[sizeof(input) + length++] = (uint8_t)odd[prng_below(&prng, sizeof(odd) - 1)];
+	if (prng_below(&prng, 4) == 0)
+		length -= prng_below(&prng, length);
 	return sizeof(input) + length;
 }

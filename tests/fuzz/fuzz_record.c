@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "exchange/node_record.h"
+#include "exchange/node_messages.h"
 #include "format/index.h"
 
 struct told {

@@ -15,8 +15,8 @@
 #include "s3/canonical.h"
 #include "s3/date.h"
 #include "s3/endpoint.h"
-#include "s3/reply_list.h"
-#include "s3/reply_session.h"
+#include "s3/response_list.h"
+#include "s3/response_session.h"
 #include "s3/retry.h"
 
 enum kind {
@@ -191,18 +191,18 @@ static void fuzz_error(const char *text, size_t length)
 /* A place, and the same text as an endpoint for it. */
 static void fuzz_place(const char *text)
 {
-	struct ckpt_s3_place place;
+	struct ckpt_s3_uri place;
 	struct ckpt_s3_endpoint endpoint;
 	struct ckpt_s3_endpoint_config config = {.url = text, .bucket = "bucket"};
 	struct ckpt_error err = {0};
 	struct ckpt_buf url = {0};
 	char key[CKPT_S3_KEY_MAX + 1];
 
-	if (ckpt_s3_place_parse(text, &err, &place) < 0) {
+	if (ckpt_s3_uri_parse(text, &err, &place) < 0) {
 		check_line(err.message);
 	} else if (place.remote) {
-		ckpt_s3_place_key(&place, "ckpt.json", key);
-		FUZZ_CHECK(strcmp(ckpt_s3_place_name(&place, key), "ckpt.json") == 0);
+		ckpt_s3_uri_key(&place, "ckpt.json", key);
+		FUZZ_CHECK(strcmp(ckpt_s3_uri_name(&place, key), "ckpt.json") == 0);
 		FUZZ_CHECK(!strstr(key, "//") && ckpt_utf8_is_line(key));
 	}
 	memset(&err, 0, sizeof(err));
@@ -296,17 +296,17 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
 		"<Message>Signature=", "x:", " xmlns:x=\"y\"", "</", "/>", "s3://", "file:///",
 		"http://", "https://", "bucket", "..", ".", "/", ":", "[::1]", "@", "?", "#", "=",
 		"&", "GMT", "Z", "\xf0\x9f\x98\x80", "\xef\xbf\xbe", "\xff"};
-	struct dice dice = {seed};
-	const char *word = words[dice_below(&dice, sizeof(words) / sizeof(words[0]))];
+	struct prng prng = {seed};
+	const char *word = words[prng_below(&prng, sizeof(words) / sizeof(words[0]))];
 	size_t length = strlen(word);
 	size_t at;
 
-	if (size < 2 || size + length > max || dice_below(&dice, 3) == 0)
+	if (size < 2 || size + length > max || prng_below(&prng, 3) == 0)
 		return LLVMFuzzerMutate(data, size, max);
-	if (dice_below(&dice, 16) == 0)
-		data[0] = (uint8_t)dice_below(&dice, KINDS);
-	at = 1 + dice_below(&dice, size);
-	if (at < size && dice_below(&dice, 3) == 0) {
+	if (prng_below(&prng, 16) == 0)
+		data[0] = (uint8_t)prng_below(&prng, KINDS);
+	at = 1 + prng_below(&prng, size);
+	if (at < size && prng_below(&prng, 3) == 0) {
 		/* Over it, as far as it goes. */
 		length = length < size - at ? length : size - at;
 		memcpy(data + at, word, length);

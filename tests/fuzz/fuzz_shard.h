@@ -21,6 +21,6 @@ void fuzz_check_index(const struct ckpt_index *index);
 bool fuzz_same_index(const struct ckpt_index *one, const struct ckpt_index *other);
 
 /* The digest at the end fits, and mostly the rest too. */
-size_t fuzz_mutate_index(uint8_t *data, size_t size, size_t max, struct dice *dice);
+size_t fuzz_mutate_index(uint8_t *data, size_t size, size_t max, struct prng *prng);
 
 #endif

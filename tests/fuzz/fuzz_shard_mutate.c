@@ -107,7 +107,7 @@ static void sort_tensors(json_t *tensors)
 }
 
 /* Puts tensors where they are due, and the shard's length. */
-static void lay(struct index_parts *p, struct dice *dice)
+static void lay(struct index_parts *p, struct prng *prng)
 {
 	json_t *root =
 		json_loadb((const char *)p->part[TENSORS], p->size[TENSORS], JSON_ALLOW_NUL, NULL);
@@ -118,7 +118,7 @@ static void lay(struct index_parts *p, struct dice *dice)
 	char *text;
 	size_t i;
 
-	if (dice_below(dice, 2) == 0)
+	if (prng_below(prng, 2) == 0)
 		sort_tensors(tensors);
 	json_array_foreach(tensors, i, tensor)
 	{
@@ -178,18 +178,18 @@ static void cut(struct index_parts *p)
 }
 
 /* A number of the head: version, length of the head, rank, sizes, or a length of a part. */
-static void change_head(struct index_parts *p, struct dice *dice)
+static void change_head(struct index_parts *p, struct prng *prng)
 {
 	static const struct {
 		uint8_t at;
 		uint8_t bytes;
 	} numbers[] = {{8, 4}, {12, 4}, {16, 4}, {20, 4}, {24, 8}, {32, 8}, {40, 8}, {40, 8},
 		{40, 8}, {48, 8}, {56, 8}, {64, 8}};
-	size_t which = dice_below(dice, sizeof(numbers) / sizeof(numbers[0]));
+	size_t which = prng_below(prng, sizeof(numbers) / sizeof(numbers[0]));
 	uint8_t *at = p->head + numbers[which].at;
 	uint64_t value = numbers[which].bytes == 4 ? ckpt_le32(at) : ckpt_le64(at);
 
-	value = dice_below(dice, 2) ? fuzz_edge(dice) : value + dice_below(dice, 9) - 4;
+	value = prng_below(prng, 2) ? fuzz_edge(prng) : value + prng_below(prng, 9) - 4;
 	put_le(at, value, numbers[which].bytes);
 }
 
@@ -224,11 +224,11 @@ static size_t seal_plain(uint8_t *data, size_t size)
 	return size;
 }
 
-size_t fuzz_mutate_index(uint8_t *data, size_t size, size_t max, struct dice *dice)
+size_t fuzz_mutate_index(uint8_t *data, size_t size, size_t max, struct prng *prng)
 {
 	struct index_parts p = {0};
-	uint64_t what = dice_below(dice, 32);
-	bool mend = dice_below(dice, 16) > 0;
+	uint64_t what = prng_below(prng, 32);
+	bool mend = prng_below(prng, 16) > 0;
 
 	if (what == 0)
 		return LLVMFuzzerMutate(data, size, max);
@@ -236,18 +236,18 @@ size_t fuzz_mutate_index(uint8_t *data, size_t size, size_t max, struct dice *di
 		return seal_plain(data, LLVMFuzzerMutate(data, size, max));
 	if (what < 22)
 		p.size[TENSORS] = fuzz_mutate_json(
-			p.part[TENSORS], p.size[TENSORS], p.size[TENSORS] + GROWTH, dice);
+			p.part[TENSORS], p.size[TENSORS], p.size[TENSORS] + GROWTH, prng);
 	else if (what < 27)
 		p.size[META] =
-			fuzz_mutate_json(p.part[META], p.size[META], p.size[META] + GROWTH, dice);
+			fuzz_mutate_json(p.part[META], p.size[META], p.size[META] + GROWTH, prng);
 	else if (what == 27 && p.size[RECORDS] > 0)
-		p.part[RECORDS][dice_below(dice, p.size[RECORDS])] ^=
-			(uint8_t)(1U << dice_below(dice, 8));
+		p.part[RECORDS][prng_below(prng, p.size[RECORDS])] ^=
+			(uint8_t)(1U << prng_below(prng, 8));
 	else
-		change_head(&p, dice);
+		change_head(&p, prng);
 	if (mend) {
-		if (dice_below(dice, 4) > 0)
-			lay(&p, dice);
+		if (prng_below(prng, 4) > 0)
+			lay(&p, prng);
 		/* Lengths of parts are mended unless they are what was changed. */
 		if (what < 27) {
 			put_le(p.head + 48, p.size[TENSORS], 8);

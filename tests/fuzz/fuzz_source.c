@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "s3/source.h"
+#include "s3/credential_chain.h"
 
 #define CANARY  "CANARY"
 #define LINES   24
@@ -60,24 +60,25 @@ static int check_refused(const struct ckpt_error *err, int code, bool hidden)
 	return code;
 }
 
-static void check_source(const struct ckpt_s3_source *source, bool hidden)
+static void check_source(const struct ckpt_s3_credential_chain *source, bool hidden)
 {
 	check_words(source->from, hidden);
 	check_words(source->notes, hidden);
 	FUZZ_CHECK(source->role_count <= CKPT_S3_ROLES_MAX);
 	for (size_t i = 0; i < source->role_count; i++)
 		FUZZ_CHECK(source->roles[i].arn && source->roles[i].arn[0]);
-	FUZZ_CHECK(source->kind != CKPT_S3_SOURCE_STATIC || source->keys.secret[0]);
-	FUZZ_CHECK(source->kind != CKPT_S3_SOURCE_PROCESS || source->command);
-	FUZZ_CHECK(source->kind != CKPT_S3_SOURCE_WEB || (source->token_file && source->web.arn));
+	FUZZ_CHECK(source->kind != CKPT_S3_CREDENTIAL_CHAIN_STATIC || source->keys.secret[0]);
+	FUZZ_CHECK(source->kind != CKPT_S3_CREDENTIAL_CHAIN_PROCESS || source->command);
+	FUZZ_CHECK(source->kind != CKPT_S3_CREDENTIAL_CHAIN_WEB ||
+		   (source->token_file && source->web.arn));
 }
 
-static void find(const struct ckpt_s3_vars *vars, bool hidden)
+static void find(const struct ckpt_s3_environ *vars, bool hidden)
 {
 	const struct ckpt_s3_options options = {.profile = NULL};
 	struct ckpt_s3_settings settings = {.attempts = 0};
 	struct ckpt_s3_profiles profiles = {.missing = {0}};
-	struct ckpt_s3_source source = {.kind = CKPT_S3_SOURCE_NOBODY};
+	struct ckpt_s3_credential_chain source = {.kind = CKPT_S3_CREDENTIAL_CHAIN_NOBODY};
 	struct ckpt_error err = {0};
 	int r = ckpt_s3_settings_resolve(&options, vars, &err, &settings);
 
@@ -89,12 +90,12 @@ static void find(const struct ckpt_s3_vars *vars, bool hidden)
 	FUZZ_CHECK(settings.attempts <= CKPT_S3_ATTEMPTS_MAX);
 	r = ckpt_s3_profiles_read(vars, &err, &profiles);
 	if (r == 0)
-		r = ckpt_s3_source_find(vars, &settings, &profiles, &err, &source);
+		r = ckpt_s3_credential_chain_find(vars, &settings, &profiles, &err, &source);
 	if (r < 0)
 		(void)check_refused(&err, r, hidden);
 	else
 		check_source(&source, hidden);
-	ckpt_s3_source_clear(&source);
+	ckpt_s3_credential_chain_clear(&source);
 	ckpt_s3_profiles_clear(&profiles);
 	ckpt_s3_settings_clear(&settings);
 }
@@ -123,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	char paths[CKPT_S3_FILES][64];
 	char *text = malloc(size + 2);
 	char *at = text + 1;
-	struct ckpt_s3_vars vars = {.lines = NULL};
+	struct ckpt_s3_environ vars = {.lines = NULL};
 	struct ckpt_error err = {0};
 	size_t count = 3;
 	size_t length;
@@ -146,7 +147,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (*line && !is_ours(line))
 			lines[count++] = line;
 	}
-	FUZZ_CHECK(ckpt_s3_vars_take(lines, &err, &vars) == 0);
+	FUZZ_CHECK(ckpt_s3_environ_take(lines, &err, &vars) == 0);
 	fuzz_memory_begin(0);
 	find(&vars, hidden);
 	/* Each file is read twice, into memory for the longest that may be. */
@@ -154,7 +155,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	fuzz_memory_begin(1 + size % (count + 1));
 	find(&vars, hidden);
 	(void)fuzz_memory_end(UINT64_MAX);
-	ckpt_s3_vars_clear(&vars);
+	ckpt_s3_environ_clear(&vars);
 	free(text);
 	return 0;
 }
@@ -177,17 +178,17 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned 
 		"\ns3=\n addressing_style=path\n",
 		"\nservices=w\n[services w]\ns3=\n endpoint_url=http://h\n", "\nmax_attempts=9\n",
 		"=", "\n"};
-	struct dice dice = {seed};
+	struct prng prng = {seed};
 
-	if (dice_below(&dice, 4) == 0)
+	if (prng_below(&prng, 4) == 0)
 		return LLVMFuzzerMutate(data, size, max);
-	if (dice_below(&dice, 16) == 0 && size < max) {
+	if (prng_below(&prng, 16) == 0 && size < max) {
 		/* One more file. */
-		size_t at = dice_below(&dice, size + 1);
+		size_t at = prng_below(&prng, size + 1);
 		memmove(data + at + 1, data + at, size - at);
 		data[at] = '\0';
 		return size + 1;
 	}
 	return fuzz_mutate_pieces(
-		data, size, max, &dice, pieces, sizeof(pieces) / sizeof(pieces[0]));
+		data, size, max, &prng, pieces, sizeof(pieces) / sizeof(pieces[0]));
 }

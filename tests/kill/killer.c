@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "kill/tracer.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "lib/scratch.h"
 #include "lib/slice.h"
 
@@ -158,11 +158,11 @@ static void run_scenario(const char *name, uint64_t points, uint64_t only)
 	places += total;
 	if (points == 0 || points > total)
 		points = total;
-	struct dice dice = {.state = total};
+	struct prng prng = {.state = total};
 	for (uint64_t i = 0; i < points; i++) {
 		uint64_t from = 1 + i * total / points;
 		uint64_t to = 1 + (i + 1) * total / points;
-		uint64_t at = from + dice_below(&dice, to - from);
+		uint64_t at = from + prng_below(&prng, to - from);
 		if (slice_has(&slice, i))
 			(void)run_to(name, at);
 	}

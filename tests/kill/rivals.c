@@ -21,9 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kill/deed.h"
-#include "lib/dice.h"
+#include "kill/workload.h"
 #include "lib/hang.h"
+#include "lib/prng.h"
 #include "lib/scratch.h"
 
 #define RIVALS    4
@@ -37,7 +37,7 @@ struct rival {
 };
 
 struct arena {
-	struct deed log; /* the parent's own lines */
+	struct workload log; /* the parent's own lines */
 	struct rival rivals[RIVALS];
 	int events[2];
 	atomic_bool *over; /* shared by all */
@@ -61,47 +61,47 @@ static bool is_refusal(int r)
 }
 
 /* One go at the store. */
-static void contend(const struct arena *arena, struct deed *d, unsigned id, unsigned *seed)
+static void contend(const struct arena *arena, struct workload *d, unsigned id, unsigned *seed)
 {
 	uint64_t generation = 0;
 
 	d->opts.flags = 0;
 	int r = ckpt_engine_open(d->store, &d->opts, &d->engine);
 	if (r == 0) {
-		int from = deed_restore(d, CKPT_STEP_LATEST, true);
+		int from = workload_restore(d, CKPT_STEP_LATEST, true);
 		tell(arena);
 		if (from < 0 && from != CKPT_ENOSTEP)
-			deed_die("the latest: %d: %s", from, ckpt_last_error());
+			workload_die("the latest: %d: %s", from, ckpt_last_error());
 		r = ckpt_engine_claim(d->engine, &generation);
 		if (r == 0) {
 			unsigned step = from > 0 ? (unsigned)from : 0;
-			deed_log(d, "claim %u %u %u\n", (unsigned)generation, step, id);
+			workload_log(d, "claim %u %u %u\n", (unsigned)generation, step, id);
 			tell(arena);
 			for (unsigned i = 0; i < 1 + (id + *seed) % STEPS_MAX; i++, (*seed)++) {
-				deed_save(d, ++step, id * 100 + *seed % 100);
+				workload_save(d, ++step, id * 100 + *seed % 100);
 				tell(arena);
 			}
-			deed_log(d, "end %u\n", id);
+			workload_log(d, "end %u\n", id);
 		}
-		deed_close(d);
+		workload_close(d);
 	}
 	if (r < 0 && !is_refusal(r))
-		deed_die("refused with %d: %s", r, ckpt_last_error());
+		workload_die("refused with %d: %s", r, ckpt_last_error());
 	if (r < 0)
-		deed_log(d, "told %u %d\n", id, -r);
+		workload_log(d, "told %u %d\n", id, -r);
 	tell(arena);
 }
 
 static void be_rival(const struct arena *arena, unsigned id)
 {
-	struct deed deed;
+	struct workload workload;
 	unsigned seed = 0;
 
 	/* Those that are stopped, too, end with the test. */
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-	deed_init(&deed, arena->root);
+	workload_init(&workload, arena->root);
 	while (!atomic_load(arena->over))
-		contend(arena, &deed, id, &seed);
+		contend(arena, &workload, id, &seed);
 	_exit(0);
 }
 
@@ -112,7 +112,7 @@ static void spawn(struct arena *arena, struct rival *rival)
 	*rival = (struct rival){.id = ++arena->ids};
 	rival->pid = fork();
 	if (rival->pid < 0)
-		deed_die("fork: %s", strerror(errno));
+		workload_die("fork: %s", strerror(errno));
 	if (rival->pid == 0)
 		be_rival(arena, rival->id);
 }
@@ -122,9 +122,9 @@ static void bury(const struct rival *rival, bool killed)
 	int status = 0;
 
 	if (waitpid(rival->pid, &status, 0) != rival->pid)
-		deed_die("waitpid: %s", strerror(errno));
+		workload_die("waitpid: %s", strerror(errno));
 	if (killed ? !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL : status != 0)
-		deed_die("rival %u ended with %#x", rival->id, status);
+		workload_die("rival %u ended with %#x", rival->id, status);
 }
 
 static double now(void)
@@ -144,7 +144,7 @@ static char state_of(pid_t pid)
 	(void)snprintf(path, sizeof(path), "/proc/%ld/stat", (long)pid);
 	FILE *f = fopen(path, "re");
 	if (!f || !fgets(text, sizeof(text), f))
-		deed_die("%s: %s", path, strerror(errno));
+		workload_die("%s: %s", path, strerror(errno));
 	(void)fclose(f);
 	const char *name_end = strrchr(text, ')');
 	return name_end && name_end[1] ? name_end[2] : '?';
@@ -160,7 +160,7 @@ static void halt(const struct rival *rival)
 	(void)kill(rival->pid, SIGSTOP);
 	await(strchr("TZ", state_of(rival->pid)));
 	if (state_of(rival->pid) != 'T')
-		deed_die("rival %u has ended", rival->id);
+		workload_die("rival %u has ended", rival->id);
 }
 
 static unsigned running(const struct arena *arena)
@@ -173,10 +173,10 @@ static unsigned running(const struct arena *arena)
 }
 
 /* What befalls one of them now. */
-static void meddle(struct arena *arena, struct dice *dice)
+static void meddle(struct arena *arena, struct prng *prng)
 {
-	struct rival *rival = &arena->rivals[dice_below(dice, RIVALS)];
-	uint64_t what = dice_below(dice, 24);
+	struct rival *rival = &arena->rivals[prng_below(prng, RIVALS)];
+	uint64_t what = prng_below(prng, 24);
 
 	if (what < 6 && !rival->stopped && running(arena) > 1) {
 		(void)kill(rival->pid, SIGSTOP);
@@ -187,7 +187,7 @@ static void meddle(struct arena *arena, struct dice *dice)
 		rival->stopped = false;
 	} else if (what == 12) {
 		halt(rival);
-		deed_log(&arena->log, "end %u\n", rival->id);
+		workload_log(&arena->log, "end %u\n", rival->id);
 		(void)kill(rival->pid, SIGKILL);
 		bury(rival, true);
 		arena->kills++;
@@ -217,11 +217,11 @@ static void judge_line(struct referee *ref, const char *line)
 	(void)sscanf(line, "%15s %u %u %u", verb, &a, &b, &c); /* NOLINT(cert-err34-c) */
 	if (strcmp(verb, "claim") == 0) {
 		if (ref->holder && !ref->ended[ref->holder])
-			deed_die("%u claims, and %u lives", c, ref->holder);
+			workload_die("%u claims, and %u lives", c, ref->holder);
 		if (a <= ref->generation)
-			deed_die("generation %u is claimed after %u", a, ref->generation);
+			workload_die("generation %u is claimed after %u", a, ref->generation);
 		if (b < ref->newest)
-			deed_die("%u goes on from step %u, and %u was acknowledged", c, b,
+			workload_die("%u goes on from step %u, and %u was acknowledged", c, b,
 				ref->newest);
 		ref->holder = c;
 		ref->ended[c] = false;
@@ -229,7 +229,7 @@ static void judge_line(struct referee *ref, const char *line)
 		ref->claims++;
 	} else if (strcmp(verb, "ack") == 0) {
 		if (b / 100 != ref->holder)
-			deed_die("%u commits step %u in the generation of %u", b / 100, a,
+			workload_die("%u commits step %u in the generation of %u", b / 100, a,
 				ref->holder);
 		ref->newest = a;
 		ref->acked++;
@@ -246,14 +246,14 @@ static void judge(const struct arena *arena, struct referee *ref)
 	FILE *f = fopen(scratch_join(arena->root, "log"), "re");
 
 	if (!f)
-		deed_die("log: %s", strerror(errno));
+		workload_die("log: %s", strerror(errno));
 	while (fgets(line, sizeof(line), f))
 		judge_line(ref, line);
 	(void)fclose(f);
 }
 
 /* One store, from nothing to its end. */
-static void play(struct arena *arena, uint64_t events, struct dice *dice, struct referee *total)
+static void play(struct arena *arena, uint64_t events, struct prng *prng, struct referee *total)
 {
 	static struct referee referee;
 	char byte;
@@ -262,18 +262,18 @@ static void play(struct arena *arena, uint64_t events, struct dice *dice, struct
 	arena->ids = 0;
 	atomic_store(arena->over, false);
 	if (pipe2(arena->events, O_CLOEXEC) < 0)
-		deed_die("pipe: %s", strerror(errno));
-	deed_init(&arena->log, arena->root);
+		workload_die("pipe: %s", strerror(errno));
+	workload_init(&arena->log, arena->root);
 	for (unsigned i = 0; i < RIVALS; i++)
 		spawn(arena, &arena->rivals[i]);
 	for (uint64_t i = 0; i < events && arena->ids < IDS_MAX - 1; i++) {
 		struct pollfd stirs = {.fd = arena->events[0], .events = POLLIN};
 		hang_unless(poll(&stirs, 1, HANG_LIMIT_MS) == 1);
 		if (read(arena->events[0], &byte, 1) != 1)
-			deed_die("no rival stirs");
+			workload_die("no rival stirs");
 		if (waitpid(-1, NULL, WNOHANG) != 0)
-			deed_die("a rival has ended by itself");
-		meddle(arena, dice);
+			workload_die("a rival has ended by itself");
+		meddle(arena, prng);
 	}
 	atomic_store(arena->over, true);
 	for (unsigned i = 0; i < RIVALS; i++) {
@@ -282,8 +282,8 @@ static void play(struct arena *arena, uint64_t events, struct dice *dice, struct
 	}
 	referee = (struct referee){0};
 	judge(arena, &referee);
-	deed_aftermath(&arena->log);
-	deed_free(&arena->log);
+	workload_aftermath(&arena->log);
+	workload_free(&arena->log);
 	(void)close(arena->events[0]);
 	(void)close(arena->events[1]);
 	scratch_remove(arena->root);
@@ -299,22 +299,22 @@ int main(int argc, char **argv)
 	double begun = now();
 
 	if (argc != 4)
-		deed_die("usage: rivals STORES EVENTS SEED");
+		workload_die("usage: rivals STORES EVENTS SEED");
 	uint64_t stores = strtoull(argv[1], NULL, 10);
-	struct dice dice = {.state = strtoull(argv[3], NULL, 10)};
+	struct prng prng = {.state = strtoull(argv[3], NULL, 10)};
 	arena.over = mmap(NULL, sizeof(*arena.over), PROT_READ | PROT_WRITE,
 		MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (arena.over == MAP_FAILED)
-		deed_die("mmap: %s", strerror(errno));
+		workload_die("mmap: %s", strerror(errno));
 	for (uint64_t i = 0; i < stores; i++)
-		play(&arena, strtoull(argv[2], NULL, 10), &dice, &total);
+		play(&arena, strtoull(argv[2], NULL, 10), &prng, &total);
 	(void)printf(
 		"rivals: %u claims of %llu stores, %u steps acknowledged, %u times told to stay "
 		"out; %u stopped, %u killed; %.1f s\n",
 		total.claims, (unsigned long long)stores, total.acked, total.told, arena.stops,
 		arena.kills, now() - begun);
 	if (total.claims < 2 || total.told == 0)
-		deed_die("nobody has contended");
+		workload_die("nobody has contended");
 	(void)printf("counts stores=%llu claims=%u acknowledged=%u refused=%u failed=0\n",
 		(unsigned long long)stores, total.claims, total.acked, total.told);
 	return 0;

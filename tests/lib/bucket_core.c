@@ -20,7 +20,7 @@ void bucket_core_begin(struct bucket_core *b)
 	bucket_http_init(&b->http, &b->rig.inbox, &b->front, 2);
 	b->settings.anonymous = true;
 	assert_int_equal(
-		ckpt_s3_place_parse("s3://" BUCKET_CORE_BUCKET "/run", NULL, &client->place), 0);
+		ckpt_s3_uri_parse("s3://" BUCKET_CORE_BUCKET "/run", NULL, &client->place), 0);
 	client->asked = (struct ckpt_s3_endpoint_config){.url = "http://s3.localhost",
 		.region = "us-east-1",
 		.bucket = client->place.bucket};
@@ -37,7 +37,7 @@ void bucket_core_end(struct bucket_core *b)
 static void open_client(struct bucket_core *b)
 {
 	struct ckpt_s3_client *client = &b->client;
-	const struct ckpt_s3_credentials_config config = {
+	const struct ckpt_s3_credential_cache_config config = {
 		.with = {&b->rig.env, &b->rig.core.sched, &b->rig.core.timers, &b->http.http},
 		.settings = &b->settings};
 	struct ckpt_s3_client opened = {.env = config.with.env,
@@ -50,7 +50,7 @@ static void open_client(struct bucket_core *b)
 
 	*client = opened;
 	client->asked.bucket = client->place.bucket;
-	assert_int_equal(ckpt_s3_credentials_open(&config, &client->credentials), 0);
+	assert_int_equal(ckpt_s3_credential_cache_open(&config, &client->credentials), 0);
 }
 
 void bucket_core_open(struct bucket_core *b, const char *dir, uint32_t block_bytes, bool of_bucket)
@@ -76,7 +76,7 @@ void bucket_core_close(struct bucket_core *b)
 {
 	core_rig_close(&b->rig);
 	assert_int_equal(b->http.under_way, 0);
-	ckpt_s3_credentials_close(b->client.credentials);
+	ckpt_s3_credential_cache_close(b->client.credentials);
 	ckpt_s3_signing_key_clear(&b->client.signing);
 }
 

@@ -61,7 +61,7 @@ static void event_free(struct bucket_event *event)
 
 static uint64_t some_latency(struct bucket_http *h)
 {
-	return dice_below(&h->dice, h->latency_ns + 1);
+	return prng_below(&h->prng, h->latency_ns + 1);
 }
 
 /* The way there. */
@@ -232,8 +232,8 @@ static void haunt(struct bucket_http *h, struct bucket_event *event)
 	struct fault_rule late = {.kind = FAULT_LATE};
 	struct s3_reply reply;
 
-	if (event->arrives && h->haunts_ms > 0 && dice_below(&h->dice, 2) > 0) {
-		late.delay_ms = 1 + (uint32_t)dice_below(&h->dice, h->haunts_ms);
+	if (event->arrives && h->haunts_ms > 0 && prng_below(&h->prng, 2) > 0) {
+		late.delay_ms = 1 + (uint32_t)prng_below(&h->prng, h->haunts_ms);
 		(void)front_do(h->front, server_ns(h), &late, &event->asked, &reply);
 	}
 	event->arrives = false;
@@ -279,7 +279,7 @@ void bucket_http_init(
 		.front = front,
 		.unix_ns = UINT64_C(1795000000) * 1000 * MS,
 		.latency_ns = 40 * MS};
-	http->dice.state = seed;
+	http->prng.state = seed;
 }
 
 void bucket_http_clear(struct bucket_http *http)

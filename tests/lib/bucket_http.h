@@ -14,7 +14,7 @@ struct bucket_event;
 struct bucket_http {
 	struct ckpt_http http;
 	struct front *front;
-	struct dice dice;
+	struct prng prng;
 	uint64_t unix_ns;    /* the server's clock when `now_ns` was 0 */
 	uint64_t now_ns;     /* virtual */
 	uint64_t latency_ns; /* of each way, at most; a part of it by the dice */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "lib/test.h"
 
 #define MS     UINT64_C(1000000)
@@ -37,7 +37,7 @@ static uint64_t wall(struct ckpt_env *env)
 
 static uint64_t draw(struct ckpt_env *env)
 {
-	return dice_next(&rig_of(env)->dice);
+	return prng_next(&rig_of(env)->prng);
 }
 
 static void run_job(struct ckpt_env *env, struct ckpt_job *job)
@@ -62,7 +62,7 @@ static void open_server(struct bucket_rig *rig, uint64_t seed)
 	rig->guard.region = need_text("us-east-1");
 	rig->front.buckets = buckets_new(&config);
 	assert_non_null(rig->front.buckets);
-	rig->front.faults.dice.state = seed + 1;
+	rig->front.faults.prng.state = seed + 1;
 	/* Blocks of a test are small. */
 	buckets_capabilities(rig->front.buckets)->part_minimum = 1;
 	buckets_make(rig->front.buckets, BUCKET);
@@ -76,16 +76,16 @@ static void open_credentials(struct bucket_rig *rig)
 	const char *const fetched[] = {
 		"AWS_CONTAINER_CREDENTIALS_FULL_URI=" BUCKET_KEYS_URL, "HOME=/nonexistent", NULL};
 	const struct ckpt_s3_options options = {.profile = NULL};
-	const struct ckpt_s3_credentials_config config = {
+	const struct ckpt_s3_credential_cache_config config = {
 		.with = {&rig->env, &rig->sched, &rig->timers, &rig->http.http},
 		.vars = &rig->vars,
 		.settings = &rig->settings,
 		.log = rig->log};
 
 	assert_int_equal(
-		ckpt_s3_vars_take(rig->fetched_keys ? fetched : given, NULL, &rig->vars), 0);
+		ckpt_s3_environ_take(rig->fetched_keys ? fetched : given, NULL, &rig->vars), 0);
 	assert_int_equal(ckpt_s3_settings_resolve(&options, &rig->vars, NULL, &rig->settings), 0);
-	assert_int_equal(ckpt_s3_credentials_open(&config, &rig->client.credentials), 0);
+	assert_int_equal(ckpt_s3_credential_cache_open(&config, &rig->client.credentials), 0);
 }
 
 void bucket_rig_open(struct bucket_rig *rig, uint64_t seed)
@@ -93,7 +93,7 @@ void bucket_rig_open(struct bucket_rig *rig, uint64_t seed)
 	struct ckpt_s3_client *client = &rig->client;
 	char place[256];
 
-	rig->dice.state = seed;
+	rig->prng.state = seed;
 	rig->now_ns = 1;
 	rig->block_bytes = rig->block_bytes ? rig->block_bytes : BUCKET_RIG_BLOCK;
 	ckpt_error_clear(&rig->err);
@@ -110,7 +110,7 @@ void bucket_rig_open(struct bucket_rig *rig, uint64_t seed)
 	open_credentials(rig);
 	(void)snprintf(
 		place, sizeof(place), "s3://" BUCKET "/%s", rig->prefix ? rig->prefix : "run");
-	assert_int_equal(ckpt_s3_place_parse(place, NULL, &client->place), 0);
+	assert_int_equal(ckpt_s3_uri_parse(place, NULL, &client->place), 0);
 	client->asked = (struct ckpt_s3_endpoint_config){
 		.url = rig->tls ? "https://s3.localhost" : "http://s3.localhost",
 		.region = rig->region ? rig->region : "us-east-1",
@@ -130,10 +130,10 @@ void bucket_rig_close(struct bucket_rig *rig)
 	assert_int_equal(rig->http.under_way, 0);
 	assert_null(rig->timers.first);
 	ckpt_store_close(rig->store);
-	ckpt_s3_credentials_close(rig->client.credentials);
+	ckpt_s3_credential_cache_close(rig->client.credentials);
 	ckpt_s3_signing_key_clear(&rig->client.signing);
 	ckpt_s3_settings_clear(&rig->settings);
-	ckpt_s3_vars_clear(&rig->vars);
+	ckpt_s3_environ_clear(&rig->vars);
 	bucket_http_clear(&rig->http);
 	front_free(&rig->front);
 	guard_clear(&rig->guard);
@@ -345,7 +345,7 @@ void bucket_rig_faults(struct bucket_rig *rig, const char *rules)
 	char why[160];
 
 	(void)snprintf(text, sizeof(text), "{\"seed\":%llu,\"rules\":[%s]}",
-		(unsigned long long)(dice_next(&rig->dice) >> 20), rules);
+		(unsigned long long)(prng_next(&rig->prng) >> 20), rules);
 	for (char *c = text; *c; c++)
 		if (*c == '\'')
 			*c = '"';
@@ -357,7 +357,7 @@ const struct rope *bucket_rig_there(struct bucket_rig *rig, const char *path)
 {
 	char key[CKPT_S3_KEY_MAX + 1];
 
-	ckpt_s3_place_key(&rig->client.place, path, key);
+	ckpt_s3_uri_key(&rig->client.place, path, key);
 	return buckets_content(rig->front.buckets, BUCKET, key);
 }
 

@@ -28,13 +28,13 @@ struct bucket_rig {
 	struct guard guard;
 	struct front front;
 	struct bucket_http http;
-	struct ckpt_s3_vars vars;
+	struct ckpt_s3_environ vars;
 	struct ckpt_s3_settings settings;
 	struct ckpt_s3_client client;
 	struct ckpt_store *store;
 	struct ckpt_store_op op;
 	struct ckpt_error err;
-	struct dice dice;
+	struct prng prng;
 	uint64_t now_ns;
 	uint64_t suspended_ns; /* that the machine was, in which no time has gone by here */
 };

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/gc/gc.h"
 #include "engine/lineage/claim.h"
 #include "engine/lineage/open.h"

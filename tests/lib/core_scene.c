@@ -21,11 +21,11 @@ int core_scene_set_up_three(void **state)
 {
 	(void)core_scene_set_up(state);
 	struct core_scene *s = *state;
-	craft_begin(s->dir);
+	fixture_begin(s->dir);
 	for (size_t i = 0; i < CORE_SCENE_STEPS; i++) {
-		s->steps[i] = craft_one(s->dir, craft_floats(10000));
+		s->steps[i] = fixture_one(s->dir, fixture_floats(10000));
 		s->steps[i].step = 10 * (i + 1);
-		craft_commit(&s->steps[i]);
+		fixture_commit(&s->steps[i]);
 	}
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
 	return 0;

@@ -4,15 +4,15 @@
 #define CKPT_TESTS_CORE_SCENE_H
 
 #include "lib/core_rig.h"
-#include "lib/craft.h"
+#include "lib/store_fixture.h"
 
 #define CORE_SCENE_STEPS 3
 
 struct core_scene {
 	char *dir;
 	struct core_rig rig;
-	struct craft_step step;                    /* of a test that crafts one */
-	struct craft_step steps[CORE_SCENE_STEPS]; /* 10, 20, 30 */
+	struct fixture_step step;                    /* of a test that crafts one */
+	struct fixture_step steps[CORE_SCENE_STEPS]; /* 10, 20, 30 */
 };
 
 /* For cmocka: a directory with nothing in it; a store with three steps, and a rig on it; all gone. */

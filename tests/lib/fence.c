@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define PAGE       ((size_t)4096)
 #define ARRAYS_MAX 256

@@ -7,21 +7,21 @@
 #include "lib/scratch.h"
 #include "lib/test.h"
 
-static bool have_ended(const struct crew *s, uint32_t world)
+static bool have_ended(const struct rank_rig *s, uint32_t world)
 {
 	for (uint32_t rank = 0; rank < world; rank++)
-		if (!crew_ended(s, rank))
+		if (!rank_rig_ended(s, rank))
 			return false;
 	return true;
 }
 
-void named_wait(struct crew *s, uint32_t world)
+void named_wait(struct rank_rig *s, uint32_t world)
 {
 	for (unsigned i = 0; i < 1000 && !have_ended(s, world); i++)
-		crew_sleep(s, 5);
+		rank_rig_sleep(s, 5);
 }
 
-int named_try(struct crew *s, uint32_t world, uint64_t step, const size_t floats[])
+int named_try(struct rank_rig *s, uint32_t world, uint64_t step, const size_t floats[])
 {
 	int code = 0;
 
@@ -32,22 +32,22 @@ int named_try(struct crew *s, uint32_t world, uint64_t step, const size_t floats
 	}
 	named_wait(s, world);
 	for (uint32_t rank = world; rank-- > 0;)
-		code = crew_end(s, rank);
+		code = rank_rig_end(s, rank);
 	return code;
 }
 
-void named_save(struct crew *s, uint32_t world, uint64_t step, size_t floats)
+void named_save(struct rank_rig *s, uint32_t world, uint64_t step, size_t floats)
 {
-	size_t all[CREW_RANKS];
+	size_t all[RANK_RIG_RANKS];
 
 	for (uint32_t rank = 0; rank < world; rank++)
 		all[rank] = floats;
 	if (named_try(s, world, step, all) < 0)
-		fail_msg("step %u: %s", (unsigned)step, crew_message(s, 0));
+		fail_msg("step %u: %s", (unsigned)step, rank_rig_message(s, 0));
 }
 
 /* What the manifest of a step says of its catalog; a file of these bytes is there if it names one. */
-struct named named_by(const struct crew *s, uint64_t generation, uint64_t step)
+struct named named_by(const struct rank_rig *s, uint64_t generation, uint64_t step)
 {
 	struct ckpt_manifest manifest;
 	char name[CKPT_PATH_MAX];

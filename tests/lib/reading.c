@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "format/dtype.h"
 #include "format/index.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "lib/test.h"
 
 /* What has not been written to. */
@@ -45,17 +45,17 @@ static uint64_t bytes_of(size_t kind)
 
 static void fill(struct reading *t, uint64_t step)
 {
-	struct dice d = {step};
+	struct prng d = {step};
 
 	for (size_t i = 0; i < READING_TENSORS; i++)
 		for (uint64_t k = 0; k < t->nbytes[i]; k++)
-			t->bytes[i][k] = (char)dice_next(&d);
+			t->bytes[i][k] = (char)prng_next(&d);
 }
 
-void reading_commit(struct reading *t, const struct craft_step *step)
+void reading_commit(struct reading *t, const struct fixture_step *step)
 {
 	fill(t, step->step);
-	craft_commit(step);
+	fixture_commit(step);
 }
 
 void reading_open(struct reading *t, bool read_only)
@@ -74,7 +74,7 @@ int reading_setup(void **state)
 	struct reading *t = calloc(1, sizeof(*t));
 
 	t->dir = scratch_make();
-	craft_begin(t->dir);
+	fixture_begin(t->dir);
 	for (size_t i = 0; i < READING_TENSORS; i++) {
 		t->nbytes[i] = bytes_of(i);
 		t->bytes[i] = malloc(t->nbytes[i] + 1);
@@ -86,7 +86,7 @@ int reading_setup(void **state)
 			.data = t->bytes[i]};
 	}
 	for (size_t i = 0; i < READING_STEPS; i++) {
-		t->steps[i] = (struct craft_step){.dir = t->dir,
+		t->steps[i] = (struct fixture_step){.dir = t->dir,
 			.generation = 1,
 			.step = 10 * (i + 1),
 			.tensors = t->tensors,
@@ -117,7 +117,7 @@ int reading_teardown(void **state)
 void reading_repair(struct reading *t)
 {
 	rig_close(&t->rig);
-	(void)unlink(craft_quarantine(&t->steps[2]));
+	(void)unlink(fixture_quarantine(&t->steps[2]));
 	reading_commit(t, &t->steps[2]);
 	reading_open(t, false);
 }
@@ -202,16 +202,16 @@ void reading_free_copy(struct reading_copy *copy)
 	*copy = (struct reading_copy){0};
 }
 
-static int try_lock(const struct craft_step *step, int *ret_fd)
+static int try_lock(const struct fixture_step *step, int *ret_fd)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
 
-	*ret_fd = open(craft_manifest(step), O_RDWR | O_CLOEXEC);
+	*ret_fd = open(fixture_manifest(step), O_RDWR | O_CLOEXEC);
 	assert_true(*ret_fd >= 0);
 	return fcntl(*ret_fd, F_OFD_SETLK, &lock) < 0 ? -errno : 0;
 }
 
-bool reading_may_remove(const struct craft_step *step)
+bool reading_may_remove(const struct fixture_step *step)
 {
 	int fd;
 	int r = try_lock(step, &fd);
@@ -221,7 +221,7 @@ bool reading_may_remove(const struct craft_step *step)
 	return r == 0;
 }
 
-int reading_lock(const struct craft_step *step)
+int reading_lock(const struct fixture_step *step)
 {
 	int fd;
 

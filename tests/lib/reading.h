@@ -6,9 +6,9 @@
 #ifndef CKPT_TESTS_READING_H
 #define CKPT_TESTS_READING_H
 
-#include "lib/craft.h"
 #include "lib/rig.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define READING_TENSORS 9
 #define READING_BLOCK   UINT32_C(65536)
@@ -17,7 +17,7 @@
 
 struct reading {
 	char *dir;
-	struct craft_step steps[READING_STEPS];
+	struct fixture_step steps[READING_STEPS];
 	struct ckpt_tensor tensors[READING_TENSORS]; /* of the last step that was committed */
 	char *bytes[READING_TENSORS];
 	uint64_t nbytes[READING_TENSORS];
@@ -35,7 +35,7 @@ int reading_teardown(void **state);
 /* Opens the rig that the test has closed. */
 void reading_open(struct reading *t, bool read_only);
 /* Commits a step whose bytes its number decides. */
-void reading_commit(struct reading *t, const struct craft_step *step);
+void reading_commit(struct reading *t, const struct fixture_step *step);
 /* Puts step 30 back as it was, without a note, and opens the rig anew. */
 void reading_repair(struct reading *t);
 /* The bytes that a tensor has at a step. Valid until the next call for another step. */
@@ -56,9 +56,9 @@ void reading_check_pristine(const struct reading_copy *copy);
 void reading_free_copy(struct reading_copy *copy);
 
 /* Whether the lock that removing needs could be had. Taken and given back. */
-bool reading_may_remove(const struct craft_step *step);
+bool reading_may_remove(const struct fixture_step *step);
 /* Takes that lock. The descriptor that holds it. */
-int reading_lock(const struct craft_step *step);
+int reading_lock(const struct fixture_step *step);
 
 /* The n-th allocation from now fails. */
 void reading_fail_allocation(size_t n);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "lib/hang_inbox.h"
 
 static void must(bool ok, const char *what)

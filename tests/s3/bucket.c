@@ -222,7 +222,7 @@ void s3_etag_header(struct s3_reply *reply, const char *etag)
 
 void s3_draw(struct call *c, char out[DRAWN_MAX])
 {
-	uint64_t first = dice_next(&c->all->dice), second = dice_next(&c->all->dice);
+	uint64_t first = prng_next(&c->all->prng), second = prng_next(&c->all->prng);
 
 	(void)snprintf(out, DRAWN_MAX, "%016" PRIx64 "%016" PRIx64, first, second);
 }
@@ -332,7 +332,7 @@ static void end_reply(struct call *c)
 
 	time_http(c->now_ns / 1000000000, words);
 	s3_reply_header(reply, "date", words);
-	(void)snprintf(words, sizeof(words), "%016" PRIX64, dice_next(&c->all->dice));
+	(void)snprintf(words, sizeof(words), "%016" PRIX64, prng_next(&c->all->prng));
 	s3_reply_header(reply, "x-amz-request-id", words);
 	s3_reply_header(reply, "server", "s3d");
 }

@@ -3,7 +3,7 @@
 #ifndef S3_BUCKET_INSIDE_H
 #define S3_BUCKET_INSIDE_H
 
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "s3/bucket.h"
 
 #define DRAWN_MAX 33
@@ -70,7 +70,7 @@ struct buckets {
 	struct journal *journal;
 	char *region;
 	char *directory;
-	struct dice dice;
+	struct prng prng;
 	uint64_t limit;
 	uint64_t held;
 	struct bucket **at; /* by name */

@@ -13,7 +13,7 @@ struct buckets *buckets_new(const struct buckets_config *config)
 	all->journal = config->journal;
 	all->region = need_text(config->region ? config->region : "us-east-1");
 	all->directory = config->directory ? need_text(config->directory) : NULL;
-	all->dice.state = config->seed;
+	all->prng.state = config->seed;
 	all->limit = config->memory_limit;
 	if (!all->directory || disk_load(all))
 		return all;

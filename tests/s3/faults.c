@@ -68,7 +68,7 @@ static bool turn(struct faults *faults, struct fault_rule *rule)
 		return false;
 	if (rule->times && rule->fired >= rule->times)
 		return false;
-	if (rule->chance && dice_below(&faults->dice, 10000) >= rule->chance)
+	if (rule->chance && prng_below(&faults->prng, 10000) >= rule->chance)
 		return false;
 	rule->fired++;
 	return true;
@@ -106,7 +106,7 @@ void fault_reply(const struct fault_rule *rule, struct s3_reply *reply)
 	}
 }
 
-static void corrupt(const struct fault_rule *rule, struct dice *dice, struct rope *body)
+static void corrupt(const struct fault_rule *rule, struct prng *prng, struct rope *body)
 {
 	size_t length = (size_t)body->length;
 
@@ -114,17 +114,17 @@ static void corrupt(const struct fault_rule *rule, struct dice *dice, struct rop
 		return;
 	struct bytes *copy = bytes_new(length);
 	(void)rope_read(body, 0, copy->data, length);
-	size_t at = rule->bytes < length ? (size_t)rule->bytes : (size_t)dice_below(dice, length);
-	copy->data[at] ^= (uint8_t)(1u << dice_below(dice, 8));
+	size_t at = rule->bytes < length ? (size_t)rule->bytes : (size_t)prng_below(prng, length);
+	copy->data[at] ^= (uint8_t)(1u << prng_below(prng, 8));
 	rope_clear(body);
 	rope_add(body, copy, 0, length);
 	bytes_let_go(copy);
 }
 
-void fault_spoil(const struct fault_rule *rule, struct dice *dice, struct s3_reply *reply)
+void fault_spoil(const struct fault_rule *rule, struct prng *prng, struct s3_reply *reply)
 {
 	if (rule->kind == FAULT_CORRUPT)
-		corrupt(rule, dice, &reply->body);
+		corrupt(rule, prng, &reply->body);
 	if (rule->kind == FAULT_LENGTH) {
 		reply->missing = rule->bytes;
 		reply->close = true;
@@ -243,7 +243,7 @@ bool faults_read(struct faults *faults, const char *json, size_t length, char wh
 	bool good = json_is_array(rules);
 
 	(void)snprintf(why, 160, "%s", root ? "there is no array of \"rules\"" : error.text);
-	fresh.dice.state = (uint64_t)json_integer_value(json_object_get(root, "seed"));
+	fresh.prng.state = (uint64_t)json_integer_value(json_object_get(root, "seed"));
 	for (size_t i = 0; good && i < json_array_size(rules); i++) {
 		struct fault_rule rule;
 		good = read_rule(json_array_get(rules, i), &rule, why);

@@ -7,7 +7,7 @@
 #ifndef S3_FAULTS_H
 #define S3_FAULTS_H
 
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "s3/message.h"
 
 enum fault_kind {
@@ -55,7 +55,7 @@ struct fault_rule {
 struct faults {
 	struct fault_rule *rules;
 	size_t count;
-	struct dice dice;
+	struct prng prng;
 };
 
 const char *fault_name(enum fault_kind kind);
@@ -76,6 +76,6 @@ bool faults_refuse(struct faults *faults);
 /* The answer that a rule of `answer` or `error_in_ok` gives. */
 void fault_reply(const struct fault_rule *rule, struct s3_reply *reply);
 /* Truncates, corrupts, or lies about the length of what was answered. */
-void fault_spoil(const struct fault_rule *rule, struct dice *dice, struct s3_reply *reply);
+void fault_spoil(const struct fault_rule *rule, struct prng *prng, struct s3_reply *reply);
 
 #endif

@@ -145,7 +145,7 @@ enum front_end front_do(struct front *front, uint64_t now_ns, const struct fault
 	case FAULT_LENGTH:
 	case FAULT_KINDS:
 		buckets_do(front->buckets, now_ns, label, req, reply);
-		fault_spoil(fault, &front->faults.dice, reply);
+		fault_spoil(fault, &front->faults.prng, reply);
 		break;
 	}
 	answered(front, now_ns, label, req, reply, fault_name(fault->kind));

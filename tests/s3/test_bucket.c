@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 static int put(struct buckets *buckets, const char *key, const char *body, const char *header,
 	const char *value)
@@ -137,15 +137,15 @@ static char *page(struct buckets *buckets, const char *query, const char *token,
 static void test_pages(void **state)
 {
 	struct buckets *buckets = one_bucket((struct buckets_config){0});
-	struct dice dice = {.state = 5};
+	struct prng prng = {.state = 5};
 	static const char *const queries[] = {
 		"", "&delimiter=/", "&prefix=a", "&prefix=a/&delimiter=/", "&start-after=b"};
 
 	(void)state;
 	for (int i = 0; i < 200; i++) {
 		char key[8] = "";
-		for (uint64_t n = 1 + dice_below(&dice, 5), k = 0; k < n; k++)
-			key[k] = "ab/c"[dice_below(&dice, k ? 4 : 2)];
+		for (uint64_t n = 1 + prng_below(&prng, 5), k = 0; k < n; k++)
+			key[k] = "ab/c"[prng_below(&prng, k ? 4 : 2)];
 		assert_int_equal(put(buckets, key, "", NULL, NULL), 200);
 	}
 	for (size_t q = 0; q < COUNT(queries); q++) {

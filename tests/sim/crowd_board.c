@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 #define FEW       80 /* operations of a rank under way at once */
 #define TRAVEL_NS UINT64_C(200000)

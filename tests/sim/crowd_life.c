@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "crowd.h"
 
 #define MILLISECOND UINT64_C(1000000)

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/restore/restore_state.h"
 #include "sim_memory.h"
 #include "world.h"

@@ -12,7 +12,7 @@
 /* But a removal in the hands of somebody on the way: less than a grace. */
 #define HUNG_MS     480000
 
-static struct ckpt_s3_vars vars;
+static struct ckpt_s3_environ vars;
 static struct ckpt_s3_settings settings;
 
 void remote_net_open(void)
@@ -20,7 +20,7 @@ void remote_net_open(void)
 	static const char *const given[] = {"AWS_ACCESS_KEY_ID=AKIDEXAMPLE",
 		"AWS_SECRET_ACCESS_KEY=a/secret+key", "HOME=/nonexistent", NULL};
 	const struct ckpt_s3_options options = {.profile = NULL};
-	int r = ckpt_s3_vars_take(given, NULL, &vars);
+	int r = ckpt_s3_environ_take(given, NULL, &vars);
 
 	CKPT_ASSERT(r == 0);
 	r = ckpt_s3_settings_resolve(&options, &vars, NULL, &settings);
@@ -30,7 +30,7 @@ void remote_net_open(void)
 void remote_net_close(void)
 {
 	ckpt_s3_settings_clear(&settings);
-	ckpt_s3_vars_clear(&vars);
+	ckpt_s3_environ_clear(&vars);
 }
 
 /* What another run has in the same bucket. */
@@ -165,11 +165,11 @@ bool remote_net_join(struct remote_proc *proc)
 		.timers = &proc->core.timers,
 		.http = &proc->net.http,
 		.limits = &proc->limits};
-	const struct ckpt_s3_credentials_config config = {
+	const struct ckpt_s3_credential_cache_config config = {
 		.with = {client->env, client->sched, client->timers, client->http},
 		.vars = &vars,
 		.settings = &settings};
-	int r = ckpt_s3_place_parse("s3://" REMOTE_BUCKET "/run", NULL, &client->place);
+	int r = ckpt_s3_uri_parse("s3://" REMOTE_BUCKET "/run", NULL, &client->place);
 	CKPT_ASSERT(r == 0);
 	/* Over TLS, where the server heeds them, shards are proved by sums and not signed. */
 	client->asked = (struct ckpt_s3_endpoint_config){.url = sim_mix64(world->sim.seed + 12) % 2
@@ -179,7 +179,7 @@ bool remote_net_join(struct remote_proc *proc)
 		.bucket = client->place.bucket};
 	r = ckpt_s3_endpoint_make(&client->asked, NULL, &client->endpoint);
 	CKPT_ASSERT(r == 0);
-	if (ckpt_s3_credentials_open(&config, &client->credentials) < 0)
+	if (ckpt_s3_credential_cache_open(&config, &client->credentials) < 0)
 		return false;
 	ckpt_s3_client_begin(client);
 	return true;
@@ -187,7 +187,7 @@ bool remote_net_join(struct remote_proc *proc)
 
 void remote_net_leave(struct remote_proc *proc)
 {
-	ckpt_s3_credentials_close(proc->client.credentials);
+	ckpt_s3_credential_cache_close(proc->client.credentials);
 	ckpt_s3_signing_key_clear(&proc->client.signing);
 }
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/copy/claims_import.h"
 #include "engine/gc/two_phase_delete.h"
 #include "remote.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "audit.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/save/save_state.h"
 #include "format/naming.h"
 #include "user.h"

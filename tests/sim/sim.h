@@ -6,7 +6,7 @@
 #ifndef SIM_H
 #define SIM_H
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* What can go wrong. Every run has a few kinds only, see world_plan.c; sim_kit.c has their names. */
 enum sim_fault {

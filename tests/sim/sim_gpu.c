@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <ckpt/error.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 
 #define MICROSECOND UINT64_C(1000)
 #define MILLISECOND UINT64_C(1000000)

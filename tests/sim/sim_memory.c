@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "staging/share.h"
+#include "staging/reader_quota.h"
 
 #define MAGIC UINT64_C(0x51b10cc5a5a5a5a5)
 #define SLOTS 256
@@ -305,7 +305,7 @@ void sim_pool_sweep(struct ckpt_pool *pool)
 {
 	ckpt_pool_set_waiter(pool, NULL);
 	ckpt_pool_owe(pool, 0);
-	*ckpt_pool_shares(pool) = (struct ckpt_shares){0};
+	*ckpt_pool_shares(pool) = (struct ckpt_reader_quotas){0};
 	for (unsigned i = 0; i < SLOTS; i++)
 		if (taken[i].slot && taken[i].pool == pool && taken[i].lent)
 			ckpt_pool_take_back(pool, taken[i].slot->number);

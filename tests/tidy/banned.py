@@ -23,8 +23,8 @@ RULES = [
     (C, "alloca setjmp longjmp mktemp tmpnam tempnam vfork", "not safe", None),
     (LIBRARY, ALLOCATORS, "base/alloc.h, whose failure is tested", ONLY.format("alloc")),
     (LIBRARY, "assert", "CKPT_ASSERT stays on in releases", None),
-    (LIBRARY, "abort exit _exit", "a library does not end the program", ONLY.format("fail")),
-    (LIBRARY, OUTPUT, "base/log.h", ONLY.format("fail")),
+    (LIBRARY, "abort exit _exit", "a library does not end the program", ONLY.format("error")),
+    (LIBRARY, OUTPUT, "base/log.h", ONLY.format("error")),
     (LIBRARY, "signal sigaction atexit", "a library installs no handlers", None),
     (
         LIBRARY,

@@ -106,7 +106,7 @@ int torture_bypass(void (*child)(unsigned scenario), unsigned scenario)
 	for (int i = 0; i < TORTURE_SLOTS; i++)
 		atomic_store(&torture->slots[i].tid, 0);
 	if (status != 0)
-		deed_die("%s, traced, ended with %#x", torture_trials[scenario].name, status);
+		workload_die("%s, traced, ended with %#x", torture_trials[scenario].name, status);
 	for (int i = 0; i < CALLS; i++) {
 		if (past[i] == 0 || is_expected(i, torture_trials[scenario].tool))
 			continue;

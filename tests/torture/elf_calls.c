@@ -107,11 +107,11 @@ void torture_elf_load(void)
 	(void)dl_iterate_phdr(find_library, NULL);
 	int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	if (fd < 0 || fstat(fd, &st) < 0)
-		deed_die("the library is not where it was loaded from");
+		workload_die("the library is not where it was loaded from");
 	image = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
 	(void)close(fd);
 	if (image == MAP_FAILED)
-		deed_die("cannot map %s", path);
+		workload_die("cannot map %s", path);
 	const ElfW(Ehdr) *head = (const void *)image;
 	const ElfW(Shdr) *sections = (const void *)(image + head->e_shoff);
 	for (int i = 0; i < head->e_shnum; i++) {

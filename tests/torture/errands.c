@@ -78,10 +78,10 @@ bool errand_outcome(bool good, const char *what, unsigned step)
 
 uint32_t errand_deadline_ms(void)
 {
-	return torture->plans == 0 ? DEED_TIMEOUT_MS : 3000;
+	return torture->plans == 0 ? WORKLOAD_TIMEOUT_MS : 3000;
 }
 
-bool errand_open(struct deed *d, uint32_t flags)
+bool errand_open(struct workload *d, uint32_t flags)
 {
 	d->opts.flags = flags;
 	d->opts.node_ranks = 2;
@@ -90,14 +90,14 @@ bool errand_open(struct deed *d, uint32_t flags)
 		CALL(ckpt_engine_open(d->store, &d->opts, &d->engine)) == 0, "open with", flags);
 }
 
-void errand_close(struct deed *d)
+void errand_close(struct workload *d)
 {
 	DO(ckpt_engine_close(d->engine));
 	d->engine = NULL;
 }
 
-const char *const errand_names[DEED_TENSORS] = {"layers.0.weight", "layers.0.bias", "head"};
-const int64_t errand_counts[DEED_TENSORS] = {40000, 100, 9000};
+const char *const errand_names[WORKLOAD_TENSORS] = {"layers.0.weight", "layers.0.bias", "head"};
+const int64_t errand_counts[WORKLOAD_TENSORS] = {40000, 100, 9000};
 
 #define GRID_ROWS    60
 #define GRID_COLUMNS 50
@@ -131,11 +131,11 @@ static bool add_box(struct ckpt_save *save)
 	return CALL(ckpt_save_add(save, &now, 1)) == 0 && CALL(ckpt_save_add(save, &then, 1)) == 0;
 }
 
-static bool add_tensors(struct deed *d, struct ckpt_save *save)
+static bool add_tensors(struct workload *d, struct ckpt_save *save)
 {
 	static const char meta[] = "{\"epoch\": 1}";
 
-	for (int i = 0; i < DEED_TENSORS; i++) {
+	for (int i = 0; i < WORKLOAD_TENSORS; i++) {
 		struct ckpt_tensor tensor = {.size = sizeof(tensor),
 			.flags = i == 1 ? CKPT_TENSOR_EAGER : 0,
 			.name = errand_names[i],
@@ -168,14 +168,14 @@ static bool add_tensors(struct deed *d, struct ckpt_save *save)
 	       CALL(ckpt_save_set_meta(save, meta, sizeof(meta) - 1)) == 0;
 }
 
-struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uint32_t flags)
+struct ckpt_save *errand_start(struct workload *d, unsigned step, unsigned seed, uint32_t flags)
 {
 	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = flags};
 	struct ckpt_save *save = NULL;
 
 	/* Tried, even if it does not begin: retention counts from the next one then. */
-	deed_log(d, "try %u %u\n", step, seed);
-	deed_fill(d, seed);
+	workload_log(d, "try %u %u\n", step, seed);
+	workload_fill(d, seed);
 	if (CALL(ckpt_save_begin(d->engine, step, &opts, &save)) < 0)
 		return NULL;
 	bool added = add_tensors(d, save);
@@ -185,13 +185,13 @@ struct ckpt_save *errand_start(struct deed *d, unsigned step, unsigned seed, uin
 	return NULL;
 }
 
-int errand_end(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed)
+int errand_end(struct workload *d, struct ckpt_save *save, unsigned step, unsigned seed)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 
 	int r = errand_reach(save, CKPT_LEVEL_LOCAL);
 	if (r == 0)
-		deed_log(d, "ack %u %u\n", step, seed);
+		workload_log(d, "ack %u %u\n", step, seed);
 	else if (errand_endless(r) && ckpt_save_error(save, NULL) == 0)
 		torture_wrong("step %u: no outcome", step);
 	else if (ckpt_save_error(save, &error) != r ? r != -ETIMEDOUT : !*error.message)
@@ -201,20 +201,20 @@ int errand_end(struct deed *d, struct ckpt_save *save, unsigned step, unsigned s
 	return r;
 }
 
-bool errand_finish(struct deed *d, struct ckpt_save *save, unsigned step, unsigned seed)
+bool errand_finish(struct workload *d, struct ckpt_save *save, unsigned step, unsigned seed)
 {
 	return save && errand_end(d, save, step, seed) == 0;
 }
 
-bool errand_save(struct deed *d, unsigned step, unsigned seed)
+bool errand_save(struct workload *d, unsigned step, unsigned seed)
 {
 	return errand_outcome(
 		errand_finish(d, errand_start(d, step, seed, 0), step, seed), "save", step);
 }
 
-bool errand_bind(struct deed *d, struct ckpt_restore *restore)
+bool errand_bind(struct workload *d, struct ckpt_restore *restore)
 {
-	for (int i = 0; i < DEED_TENSORS; i++) {
+	for (int i = 0; i < WORKLOAD_TENSORS; i++) {
 		struct ckpt_target target = {.size = sizeof(target),
 			.dtype = CKPT_F32,
 			.name = errand_names[i],
@@ -228,7 +228,7 @@ bool errand_bind(struct deed *d, struct ckpt_restore *restore)
 	return true;
 }
 
-bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned seed, bool adopt)
+bool errand_restore(struct workload *d, uint64_t step, unsigned expected, unsigned seed, bool adopt)
 {
 	struct ckpt_restore *handle = NULL;
 	int r = CALL(ckpt_restore_open(d->engine, step, &handle));
@@ -249,7 +249,7 @@ bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned s
 	if (r == 0 && ckpt_restore_step(handle) != expected)
 		torture_wrong(
 			"restored step %u, not %u", (unsigned)ckpt_restore_step(handle), expected);
-	if (r == 0 && !deed_is(d, seed))
+	if (r == 0 && !workload_is(d, seed))
 		torture_wrong("step %u is not what was saved", expected);
 	if (r == 0 && adopt)
 		r = CALL(ckpt_restore_adopt(handle));
@@ -257,12 +257,12 @@ bool errand_restore(struct deed *d, uint64_t step, unsigned expected, unsigned s
 	return errand_outcome(r == 0, "restore", expected);
 }
 
-bool errand_resume(struct deed *d, unsigned step)
+bool errand_resume(struct workload *d, unsigned step)
 {
 	return errand_restore(d, CKPT_STEP_LATEST, step, step, true);
 }
 
-void errand_verify(struct deed *d, uint64_t step, bool bad)
+void errand_verify(struct workload *d, uint64_t step, bool bad)
 {
 	struct ckpt_restore *handle = NULL;
 
@@ -287,7 +287,7 @@ void errand_verify(struct deed *d, uint64_t step, bool bad)
 	DO(ckpt_restore_free(handle));
 }
 
-void errand_export(struct deed *d, uint64_t step)
+void errand_export(struct workload *d, uint64_t step)
 {
 	struct ckpt_restore *handle = NULL;
 
@@ -297,11 +297,11 @@ void errand_export(struct deed *d, uint64_t step)
 	if (r == CKPT_EINTEGRITY || r == CKPT_EINCOMPLETE || errand_endless(r))
 		torture_wrong("step %u is good, and the export says %d", (unsigned)step, r);
 	if (errand_outcome(r == 0, "export", (unsigned)step))
-		deed_log(d, "export %u\n", (unsigned)step);
+		workload_log(d, "export %u\n", (unsigned)step);
 	DO(ckpt_restore_free(handle));
 }
 
-void errand_list(struct deed *d, size_t expected)
+void errand_list(struct workload *d, size_t expected)
 {
 	struct ckpt_catalog *catalog = NULL;
 	struct ckpt_stats stats = {.size = sizeof(stats)};
@@ -339,7 +339,7 @@ static void bind_many(struct ckpt_restore *handle)
 	}
 }
 
-void errand_inspect(struct deed *d)
+void errand_inspect(struct workload *d)
 {
 	struct ckpt_restore *handle = NULL;
 	const char *meta = NULL;
@@ -401,7 +401,7 @@ static void check_boxes(float (*out)[30 * 20], unsigned count)
 		torture_wrong("a range is not what was saved");
 }
 
-void errand_box(struct deed *d)
+void errand_box(struct workload *d)
 {
 	static float out[21][30 * 20];
 	struct ckpt_restore *handle = NULL;

@@ -59,7 +59,7 @@ static void take(void *library, const char *name, void *ret_function)
 	void *function = dlsym(library, name);
 
 	if (!function)
-		deed_die("no %s()", name);
+		workload_die("no %s()", name);
 	memcpy(ret_function, (const void *)&function, sizeof(function));
 }
 
@@ -68,7 +68,7 @@ static void write_file(const char *path, const char *text)
 	FILE *f = fopen(path, "we");
 
 	if (!f || fputs(text, f) < 0 || fclose(f) != 0)
-		deed_die("%s cannot be written", path);
+		workload_die("%s cannot be written", path);
 }
 
 void gpus_make_machine(const char *root)
@@ -87,7 +87,7 @@ void gpus_make_machine(const char *root)
 	for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
 		(void)snprintf(path, sizeof(path), "%s%s", machine, paths[i]);
 		if (mkdir(path, 0755) < 0)
-			deed_die("%s cannot be made", path);
+			workload_die("%s cannot be made", path);
 	}
 	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
 		(void)snprintf(path, sizeof(path), "%s%s", machine, files[i]);
@@ -107,7 +107,7 @@ static void begin(void)
 	const struct fake_cuda *(*control)(void);
 
 	if (!library)
-		deed_die("%s", dlerror());
+		workload_die("%s", dlerror());
 	take(library, "fake_cuda_control", &control);
 	take(library, "cudaMalloc", &cuda_malloc);
 	take(library, "cudaSetDevice", &cuda_set_device);
@@ -116,11 +116,11 @@ static void begin(void)
 	fake = control();
 	fake->reset(5);
 	if (stream_create(&compute, CKPT_CUDA_STREAM_NON_BLOCKING, 0) != 0)
-		deed_die("no stream");
+		workload_die("no stream");
 	for (unsigned i = 0; i < PARTS; i++) {
 		(void)cuda_set_device(parts[i].gpu);
 		if (cuda_malloc((void **)&there[i], ROOM * sizeof(float)) != 0)
-			deed_die("no memory of a GPU");
+			workload_die("no memory of a GPU");
 	}
 	(void)cuda_set_device(0);
 }
@@ -158,14 +158,14 @@ static int64_t place_of(const struct part *p, int64_t i)
 }
 
 /* The deed's own is what its seed decides; the last is as errands.c fills it. */
-static float value_of(const struct deed *d, unsigned part, int64_t i)
+static float value_of(const struct workload *d, unsigned part, int64_t i)
 {
-	if (part < DEED_TENSORS)
+	if (part < WORKLOAD_TENSORS)
 		return d->live[part][i];
 	return (float)i + (part + 1 < PARTS ? 7.0F * (float)part : 0.0F);
 }
 
-static void put(const struct deed *d)
+static void put(const struct workload *d)
 {
 	static float image[ROOM];
 
@@ -189,16 +189,16 @@ static void spoil(void)
 
 static bool is_bound(unsigned part, bool all)
 {
-	return all ? part + 1 < PARTS : part < DEED_TENSORS || part + 1 == PARTS;
+	return all ? part + 1 < PARTS : part < WORKLOAD_TENSORS || part + 1 == PARTS;
 }
 
 /* What lies on the GPUs is of this seed, and nothing between was written. */
-static bool is_back(struct deed *d, unsigned seed, bool all)
+static bool is_back(struct workload *d, unsigned seed, bool all)
 {
 	static float image[ROOM];
 	bool same = true;
 
-	deed_fill(d, seed);
+	workload_fill(d, seed);
 	for (unsigned i = 0; i < PARTS; i++) {
 		if (!is_bound(i, all))
 			continue;
@@ -247,13 +247,13 @@ static bool add_streams(struct ckpt_save *save)
 	return CALL(ckpt_save_set_streams(save, streams, 2)) == 0;
 }
 
-static bool save(struct deed *d, unsigned step, unsigned seed, bool fenced)
+static bool save(struct workload *d, unsigned step, unsigned seed, bool fenced)
 {
 	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = fenced ? CKPT_SAVE_FENCED : 0};
 	struct ckpt_save *handle = NULL;
 
-	deed_log(d, "try %u %u\n", step, seed);
-	deed_fill(d, seed);
+	workload_log(d, "try %u %u\n", step, seed);
+	workload_fill(d, seed);
 	put(d);
 	if (CALL(ckpt_save_begin(d->engine, step, &opts, &handle)) < 0)
 		return errand_outcome(false, "begin", step);
@@ -294,7 +294,7 @@ static bool bind(struct ckpt_restore *handle, bool all)
 }
 
 /* The latest, which is `step` with its own number for a seed, `all` of it having been on GPUs. */
-static bool resume(struct deed *d, unsigned step, unsigned seed, bool all)
+static bool resume(struct workload *d, unsigned step, unsigned seed, bool all)
 {
 	struct ckpt_restore *handle = NULL;
 	int r = CALL(ckpt_restore_open(d->engine, CKPT_STEP_LATEST, &handle));
@@ -319,7 +319,7 @@ static bool resume(struct deed *d, unsigned step, unsigned seed, bool all)
 	return errand_outcome(r == 0, "restore", step);
 }
 
-void trial_gpus(struct deed *d)
+void trial_gpus(struct workload *d)
 {
 	begin();
 	if (errand_open(d, 0)) {
@@ -331,7 +331,7 @@ void trial_gpus(struct deed *d)
 	end();
 }
 
-void trial_gpus_resume(struct deed *d)
+void trial_gpus_resume(struct workload *d)
 {
 	begin();
 	if (errand_open(d, 0)) {

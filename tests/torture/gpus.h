@@ -10,8 +10,8 @@ void gpus_make_machine(const char *root);
 const char *gpus_machine(void);
 
 /* Saves with streams and a fence, and without; resumes from that. */
-void trial_gpus(struct deed *d);
+void trial_gpus(struct workload *d);
 /* Resumes on GPUs from what was saved of the CPU, and goes on. */
-void trial_gpus_resume(struct deed *d);
+void trial_gpus_resume(struct workload *d);
 
 #endif

@@ -168,8 +168,8 @@ static bool begin_service(struct job_rank *r)
 	if (CALL(ckpt_exchange_server_new(&r->server)) < 0)
 		return false;
 	if (pthread_create(servant, NULL, serve, r) != 0)
-		deed_die("no thread");
-	r->deed.opts.exchange = r->server;
+		workload_die("no thread");
+	r->workload.opts.exchange = r->server;
 	return true;
 }
 
@@ -187,7 +187,7 @@ static void end_service(struct job_rank *r)
 
 static bool open_engine(struct job_rank *r, uint32_t flags)
 {
-	struct deed *d = &r->deed;
+	struct workload *d = &r->workload;
 
 	if (!r->job->opts->refused)
 		return errand_open(d, flags);
@@ -203,17 +203,17 @@ bool job_open_as(struct job_rank *r, uint32_t flags)
 {
 	const struct job_opts *opts = r->job->opts;
 
-	r->deed.opts.rank = r->number;
-	r->deed.opts.world = r->job->world + opts->absent;
-	r->deed.opts.session = opts->session;
-	r->deed.opts.save_timeout_ms = opts->timeout_ms;
-	r->deed.opts.busy = opts->skips ? CKPT_BUSY_SKIP : CKPT_BUSY_WAIT;
+	r->workload.opts.rank = r->number;
+	r->workload.opts.world = r->job->world + opts->absent;
+	r->workload.opts.session = opts->session;
+	r->workload.opts.save_timeout_ms = opts->timeout_ms;
+	r->workload.opts.busy = opts->skips ? CKPT_BUSY_SKIP : CKPT_BUSY_WAIT;
 	bool served = !opts->served || begin_service(r);
 	bool opened = served && open_engine(r, flags);
 	if (job_all(r, opened))
 		return true;
 	if (opened)
-		errand_close(&r->deed);
+		errand_close(&r->workload);
 	end_service(r);
 	return false;
 }
@@ -225,7 +225,7 @@ bool job_open(struct job_rank *r)
 
 void job_close(struct job_rank *r)
 {
-	errand_close(&r->deed);
+	errand_close(&r->workload);
 	end_service(r);
 }
 
@@ -246,7 +246,7 @@ static bool part_of(const struct job_rank *r, int tensor, int64_t *ret_start, in
 
 static bool add(struct job_rank *r, struct ckpt_save *save)
 {
-	for (int i = 0; i < DEED_TENSORS; i++) {
+	for (int i = 0; i < WORKLOAD_TENSORS; i++) {
 		int64_t start;
 		int64_t shape;
 		const bool cut = part_of(r, i, &start, &shape);
@@ -255,7 +255,7 @@ static bool add(struct job_rank *r, struct ckpt_save *save)
 			.dtype = CKPT_F32,
 			.ndim = 1,
 			.shape = &shape,
-			.data = r->deed.live[i] + start,
+			.data = r->workload.live[i] + start,
 			.global_shape = cut ? &errand_counts[i] : NULL,
 			.global_start = cut ? &start : NULL};
 		if (CALL(ckpt_save_add(save, &tensor, 1)) < 0)
@@ -271,8 +271,8 @@ int job_begin(struct job_rank *r, unsigned step, unsigned seed, uint32_t flags,
 	struct ckpt_save_opts opts = {.size = sizeof(opts), .flags = flags};
 
 	*ret_save = NULL;
-	deed_fill(&r->deed, seed);
-	int code = CALL(ckpt_save_begin(r->deed.engine, step, &opts, ret_save));
+	workload_fill(&r->workload, seed);
+	int code = CALL(ckpt_save_begin(r->workload.engine, step, &opts, ret_save));
 	if (code < 0)
 		return code;
 	/* What it has not started with it cannot save: the others are told. */
@@ -288,7 +288,7 @@ int job_start(struct job_rank *r, unsigned step, unsigned seed, uint32_t flags,
 	struct ckpt_save **ret_save)
 {
 	if (r->number == 0)
-		deed_log(&r->deed, "try %u %u\n", step, seed);
+		workload_log(&r->workload, "try %u %u\n", step, seed);
 	(void)job_all(r, true);
 	return job_begin(r, step, seed, flags, ret_save);
 }
@@ -310,14 +310,14 @@ static void judge(struct job_rank *r, unsigned step)
 					step, i, k, said[k]);
 		/* Whoever was told so was told what is true for all. */
 		if (is_over(said[i]))
-			deed_log(&r->deed, "gone %u\n", step);
+			workload_log(&r->workload, "gone %u\n", step);
 	}
 }
 
 void job_end(struct job_rank *r, struct ckpt_save *save, unsigned step, unsigned seed, int said)
 {
 	if (save && said == 0)
-		said = errand_end(&r->deed, save, step, seed);
+		said = errand_end(&r->workload, save, step, seed);
 	else if (save)
 		DO(ckpt_save_free(save));
 	r->job->said[r->number] = said;
@@ -347,10 +347,10 @@ bool job_save(struct job_rank *r, unsigned step, unsigned seed)
 void job_save_three(struct job_rank *r)
 {
 	if (!job_open(r))
-		deed_die("open: %s", ckpt_last_error());
+		workload_die("open: %s", ckpt_last_error());
 	for (unsigned step = 1; step <= 3; step++)
 		if (!job_save(r, step, step))
-			deed_die("step %u is not there", step);
+			workload_die("step %u is not there", step);
 	job_close(r);
 }
 
@@ -374,8 +374,8 @@ bool job_spoil(struct job_rank *r, unsigned step, unsigned seed, bool fails)
 bool job_bind(struct job_rank *r, struct ckpt_restore *restore)
 {
 	if (nodes_ranks() == 0)
-		return errand_bind(&r->deed, restore);
-	for (int i = 0; i < DEED_TENSORS; i++) {
+		return errand_bind(&r->workload, restore);
+	for (int i = 0; i < WORKLOAD_TENSORS; i++) {
 		int64_t start;
 		int64_t count;
 		(void)part_of(r, i, &start, &count);
@@ -385,7 +385,7 @@ bool job_bind(struct job_rank *r, struct ckpt_restore *restore)
 			.ndim = 1,
 			.shape = &count,
 			.start = &start,
-			.data = r->deed.live[i] + start};
+			.data = r->workload.live[i] + start};
 		memset(target.data, 0xee, (size_t)count * sizeof(float));
 		if (CALL(ckpt_restore_bind(restore, &target, 1)) < 0)
 			return false;
@@ -398,13 +398,13 @@ bool job_holds(struct job_rank *r, unsigned seed)
 	bool same = true;
 
 	if (nodes_ranks() == 0)
-		return deed_is(&r->deed, seed);
-	deed_fill(&r->want, seed);
-	for (int i = 0; i < DEED_TENSORS; i++) {
+		return workload_is(&r->workload, seed);
+	workload_fill(&r->want, seed);
+	for (int i = 0; i < WORKLOAD_TENSORS; i++) {
 		int64_t start;
 		int64_t count;
 		(void)part_of(r, i, &start, &count);
-		same &= memcmp(r->deed.live[i] + start, r->want.live[i] + start,
+		same &= memcmp(r->workload.live[i] + start, r->want.live[i] + start,
 				(size_t)count * sizeof(float)) == 0;
 	}
 	return same;
@@ -413,7 +413,7 @@ bool job_holds(struct job_rank *r, unsigned seed)
 static int restore(struct job_rank *r, uint64_t step, unsigned expected, unsigned seed)
 {
 	struct ckpt_restore *handle = NULL;
-	int code = CALL(ckpt_restore_open(r->deed.engine, step, &handle));
+	int code = CALL(ckpt_restore_open(r->workload.engine, step, &handle));
 
 	if (r->job->opts->in_turn && r->number == 0)
 		(void)job_all(r, true);
@@ -464,44 +464,44 @@ static void *run_rank(void *argument)
 	return NULL;
 }
 
-static void give_state(struct deed *own, const struct deed *d)
+static void give_state(struct workload *own, const struct workload *d)
 {
 	*own = *d;
-	for (int i = 0; i < DEED_TENSORS; i++) {
+	for (int i = 0; i < WORKLOAD_TENSORS; i++) {
 		own->live[i] = calloc((size_t)errand_counts[i], sizeof(float));
 		if (!own->live[i])
-			deed_die("out of memory");
+			workload_die("out of memory");
 	}
 }
 
-static void take_state(struct deed *own)
+static void take_state(struct workload *own)
 {
-	for (int i = 0; i < DEED_TENSORS; i++)
+	for (int i = 0; i < WORKLOAD_TENSORS; i++)
 		free(own->live[i]);
 }
 
-static struct job *make_job(struct deed *d)
+static struct job *make_job(struct workload *d)
 {
 	struct job *job = calloc(1, sizeof(*job));
 
 	if (!job)
-		deed_die("out of memory");
+		workload_die("out of memory");
 	job->world = nodes_ranks() > 0 ? nodes_ranks() : 2;
 	if (pthread_barrier_init(&job->together, NULL, job->world) != 0)
-		deed_die("no barrier");
+		workload_die("no barrier");
 	(void)pthread_mutex_init(&job->lock, NULL);
 	for (unsigned i = 0; i < job->world; i++) {
 		job->ranks[i].job = job;
 		job->ranks[i].number = i;
-		give_state(&job->ranks[i].deed, d);
+		give_state(&job->ranks[i].workload, d);
 		give_state(&job->ranks[i].want, d);
 		if (nodes_ranks() > 0)
-			nodes_settle(&job->ranks[i].deed, i);
+			nodes_settle(&job->ranks[i].workload, i);
 	}
 	return job;
 }
 
-void job_run(struct deed *d, const struct job_opts *opts, void (*body)(struct job_rank *r))
+void job_run(struct workload *d, const struct job_opts *opts, void (*body)(struct job_rank *r))
 {
 	struct job *job = make_job(d);
 	pthread_t others[JOB_RANKS];
@@ -510,15 +510,15 @@ void job_run(struct deed *d, const struct job_opts *opts, void (*body)(struct jo
 	job->body = body;
 	for (unsigned i = 1; i < job->world; i++)
 		if (pthread_create(&others[i], NULL, run_rank, &job->ranks[i]) != 0)
-			deed_die("no thread");
+			workload_die("no thread");
 	(void)run_rank(&job->ranks[0]);
 	for (unsigned i = 1; i < job->world; i++)
 		(void)pthread_join(others[i], NULL);
 	for (unsigned i = 0; i < job->world; i++) {
-		take_state(&job->ranks[i].deed);
+		take_state(&job->ranks[i].workload);
 		take_state(&job->ranks[i].want);
 		if (nodes_ranks() > 0)
-			free(job->ranks[i].deed.store);
+			free(job->ranks[i].workload.store);
 	}
 	(void)pthread_mutex_destroy(&job->lock);
 	(void)pthread_barrier_destroy(&job->together);

@@ -17,8 +17,8 @@ struct job;
 struct job_rank {
 	struct job *job;
 	unsigned number;
-	struct deed deed; /* with a state of its own */
-	struct deed want; /* what that should be */
+	struct workload workload; /* with a state of its own */
+	struct workload want;     /* what that should be */
 	struct ckpt_exchange_server *server;
 	uint64_t generation; /* of the step that was restored */
 };
@@ -36,7 +36,7 @@ struct job_opts {
 };
 
 /* Runs `body` for all ranks at once. */
-void job_run(struct deed *d, const struct job_opts *opts, void (*body)(struct job_rank *r));
+void job_run(struct workload *d, const struct job_opts *opts, void (*body)(struct job_rank *r));
 
 /* All come to this; whether it is well with all. */
 bool job_all(struct job_rank *r, bool good);

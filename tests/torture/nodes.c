@@ -39,25 +39,25 @@ unsigned nodes_of(unsigned rank)
 	return rank > 0;
 }
 
-char *nodes_store(const struct deed *d, unsigned node)
+char *nodes_store(const struct workload *d, unsigned node)
 {
 	char *path = NULL;
 
 	if (asprintf(&path, "%s-%s", d->store, names[node]) < 0)
-		deed_die("out of memory");
+		workload_die("out of memory");
 	return path;
 }
 
-static void tell(struct deed *d, const char *line, size_t length)
+static void tell(struct workload *d, const char *line, size_t length)
 {
 	char numbered[100];
 
 	int n = snprintf(numbered, sizeof(numbered), "%u %.*s", d->opts.rank, (int)length, line);
 	if (write(d->log, numbered, (size_t)n) != n)
-		deed_die("log: %s", strerror(errno));
+		workload_die("log: %s", strerror(errno));
 }
 
-void nodes_settle(struct deed *d, unsigned rank)
+void nodes_settle(struct workload *d, unsigned rank)
 {
 	d->store = nodes_store(d, nodes_of(rank));
 	d->tell = tell;
@@ -75,7 +75,7 @@ static void take_line(const char *line)
 	int n = sscanf(line, "%u %15s %u %u", &rank, verb, &step, &seed); /* NOLINT(cert-err34-c) */
 
 	if (n < 3 || rank >= JOB_RANKS || history.count == TRIES_MAX - 1)
-		deed_die("the log says \"%s\"", line);
+		workload_die("the log says \"%s\"", line);
 	if (strcmp(verb, "try") == 0)
 		history.tries[history.count++] = (struct attempt){.step = step, .seed = seed};
 	for (unsigned i = 0; i < history.count; i++) {
@@ -96,7 +96,7 @@ static void read_log(const char *path)
 	FILE *f = fopen(path, "re");
 
 	if (!f)
-		deed_die("%s: %s", path, strerror(errno));
+		workload_die("%s: %s", path, strerror(errno));
 	while (fgets(line, sizeof(line), f))
 		take_line(line);
 	(void)fclose(f);
@@ -116,12 +116,12 @@ static bool any_of(const bool *ranks)
 static int restore(struct job_rank *r, uint64_t step)
 {
 	struct ckpt_restore *handle = NULL;
-	int code = ckpt_restore_open(r->deed.engine, step, &handle);
+	int code = ckpt_restore_open(r->workload.engine, step, &handle);
 
 	if (code < 0)
 		return code;
 	if (job_bind(r, handle) && ckpt_restore_start(handle) == 0)
-		code = ckpt_restore_wait(handle, DEED_TIMEOUT_MS);
+		code = ckpt_restore_wait(handle, WORKLOAD_TIMEOUT_MS);
 	else
 		code = ckpt_last_error_record(NULL);
 	ckpt_restore_free(handle);
@@ -144,16 +144,16 @@ static void look_at_step(struct job_rank *r, const struct ckpt_step_info *info)
 	if (away) {
 		away->present[r->number] = info->generation;
 		if (restore(r, away->step) != CKPT_EOTHERNODE)
-			deed_die("step %u is gone from node %s, which does not say so: %s",
-				away->step, r->deed.opts.node, ckpt_last_error());
+			workload_die("step %u is gone from node %s, which does not say so: %s",
+				away->step, r->workload.opts.node, ckpt_last_error());
 		return;
 	}
-	int code = deed_verify(&r->deed, info->step);
+	int code = workload_verify(&r->workload, info->step);
 	if (code == 0)
 		code = restore(r, info->step);
 	if (code < 0)
-		deed_die("step %u is committed on node %s, and not good: %d: %s",
-			(unsigned)info->step, r->deed.opts.node, code, ckpt_last_error());
+		workload_die("step %u is committed on node %s, and not good: %d: %s",
+			(unsigned)info->step, r->workload.opts.node, code, ckpt_last_error());
 	for (unsigned i = 0; i < history.count; i++) {
 		struct attempt *t = &history.tries[i];
 		if (t->step != info->step || !job_holds(r, t->seed))
@@ -161,21 +161,21 @@ static void look_at_step(struct job_rank *r, const struct ckpt_step_info *info)
 		t->present[r->number] = info->generation;
 		return;
 	}
-	deed_die("step %u of node %s holds what nobody has saved", (unsigned)info->step,
-		r->deed.opts.node);
+	workload_die("step %u of node %s holds what nobody has saved", (unsigned)info->step,
+		r->workload.opts.node);
 }
 
 static void look_at_all(struct job_rank *r)
 {
 	struct ckpt_catalog *catalog = NULL;
 
-	deed_must(ckpt_catalog_open(r->deed.engine, &catalog));
+	workload_must(ckpt_catalog_open(r->workload.engine, &catalog));
 	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
 		struct ckpt_step_info info = {.size = sizeof(info)};
-		deed_must(ckpt_catalog_step(catalog, i, &info));
+		workload_must(ckpt_catalog_step(catalog, i, &info));
 		if (info.state == CKPT_STEP_BROKEN && !away_from(r, &info))
-			deed_die("step %u of node %s is broken: %s", (unsigned)info.step,
-				r->deed.opts.node, info.note);
+			workload_die("step %u of node %s is broken: %s", (unsigned)info.step,
+				r->workload.opts.node, info.note);
 		if (info.state == CKPT_STEP_COMMITTED && info.in_lineage)
 			look_at_step(r, &info);
 	}
@@ -185,7 +185,7 @@ static void look_at_all(struct job_rank *r)
 /* By one process that reads the store of its node. */
 static void look(struct job_rank *r)
 {
-	struct deed *d = &r->deed;
+	struct workload *d = &r->workload;
 	const struct ckpt_engine_opts kept = d->opts;
 
 	for (unsigned i = 0; i < history.count; i++)
@@ -195,19 +195,20 @@ static void look(struct job_rank *r)
 	d->engine = NULL;
 	int code = ckpt_engine_open(d->store, &d->opts, &d->engine);
 	if (code < 0 && code != CKPT_ENOSTORE)
-		deed_die("open node %s: %d: %s", d->opts.node, code, ckpt_last_error());
+		workload_die("open node %s: %d: %s", d->opts.node, code, ckpt_last_error());
 	if (d->engine) {
 		look_at_all(r);
-		deed_close(d);
+		workload_close(d);
 	}
 	d->opts = kept;
 	for (unsigned i = 0; i < history.count; i++) {
 		const struct attempt *t = &history.tries[i];
 		if (t->acked[r->number] && !t->present[r->number])
-			deed_die("step %u is durable for rank %u, and is not there", t->step,
+			workload_die("step %u is durable for rank %u, and is not there", t->step,
 				r->number);
 		if (t->gone && t->present[r->number])
-			deed_die("step %u is over, and is there for rank %u", t->step, r->number);
+			workload_die(
+				"step %u is over, and is there for rank %u", t->step, r->number);
 	}
 	(void)job_all(r, true);
 }
@@ -215,7 +216,7 @@ static void look(struct job_rank *r)
 /* What they find together. */
 
 static size_t read_manifest(
-	const struct deed *d, unsigned rank, const struct attempt *t, char *out, size_t size)
+	const struct workload *d, unsigned rank, const struct attempt *t, char *out, size_t size)
 {
 	char *store = nodes_store(d, nodes_of(rank));
 	char path[1300];
@@ -224,7 +225,7 @@ static size_t read_manifest(
 		(unsigned)t->present[rank], t->step);
 	FILE *f = fopen(path, "re");
 	if (!f)
-		deed_die("%s: %s", path, strerror(errno));
+		workload_die("%s: %s", path, strerror(errno));
 	size_t length = fread(out, 1, size, f);
 	(void)fclose(f);
 	free(store);
@@ -232,7 +233,7 @@ static size_t read_manifest(
 }
 
 /* One manifest for all, to the byte. */
-static void compare(const struct deed *d)
+static void compare(const struct workload *d)
 {
 	char one[16384];
 	char two[16384];
@@ -244,7 +245,7 @@ static void compare(const struct deed *d)
 		size_t length = read_manifest(d, 0, t, one, sizeof(one));
 		if (read_manifest(d, 1, t, two, sizeof(two)) != length ||
 			memcmp(one, two, length) != 0)
-			deed_die("step %u has two manifests", t->step);
+			workload_die("step %u has two manifests", t->step);
 	}
 }
 
@@ -263,7 +264,7 @@ static const struct attempt *newest(void)
 static void save_more(struct job_rank *r)
 {
 	if (!job_save(r, MORE, MORE))
-		deed_die("the work does not go on: %s", ckpt_last_error());
+		workload_die("the work does not go on: %s", ckpt_last_error());
 	job_close(r);
 }
 
@@ -275,20 +276,21 @@ static void resume(struct job_rank *r)
 	int expected = !latest ? CKPT_ENOSTEP : away ? CKPT_EOTHERNODE : 0;
 
 	if (!job_open(r))
-		deed_die("open to go on: %s", ckpt_last_error());
+		workload_die("open to go on: %s", ckpt_last_error());
 	for (unsigned i = 0; i < history.count; i++) {
 		const struct attempt *t = &history.tries[i];
 		if (!any_of(t->acked) || any_of(t->away))
 			continue;
 		int code = job_restore(r, t->step, t->step, t->seed);
 		if (code < 0)
-			deed_die("step %u is durable, and the next start cannot restore it: %d: %s",
+			workload_die(
+				"step %u is durable, and the next start cannot restore it: %d: %s",
 				t->step, code, ckpt_last_error());
 	}
 	int code = job_restore(
 		r, CKPT_STEP_LATEST, latest ? latest->step : 0, latest ? latest->seed : 0);
 	if (code != expected)
-		deed_die("the latest is step %u, and restoring it says %d: %s",
+		workload_die("the latest is step %u, and restoring it says %d: %s",
 			latest ? latest->step : 0, code, ckpt_last_error());
 	if (away)
 		job_close(r);
@@ -299,15 +301,15 @@ static void resume(struct job_rank *r)
 static void begin_anew(struct job_rank *r)
 {
 	if (!job_open_as(r, CKPT_ENGINE_NODE_STORE | CKPT_ENGINE_NEW_START))
-		deed_die("open to begin anew: %s", ckpt_last_error());
+		workload_die("open to begin anew: %s", ckpt_last_error());
 	save_more(r);
 }
 
-static void run(struct deed *d, const char *session, void (*body)(struct job_rank *r))
+static void run(struct workload *d, const char *session, void (*body)(struct job_rank *r))
 {
 	job_run(d,
 		&(struct job_opts){
-			.session = session, .served = true, .timeout_ms = DEED_TIMEOUT_MS},
+			.session = session, .served = true, .timeout_ms = WORKLOAD_TIMEOUT_MS},
 		body);
 }
 
@@ -319,7 +321,7 @@ static void forget_all(void)
 			memset(history.tries[i].acked, 0, sizeof(history.tries[i].acked));
 }
 
-void nodes_aftermath(struct deed *d)
+void nodes_aftermath(struct workload *d)
 {
 	read_log(d->log_path);
 	run(d, "look", look);

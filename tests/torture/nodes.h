@@ -15,15 +15,15 @@
 unsigned nodes_ranks(void);
 unsigned nodes_of(unsigned rank);
 /* The store of a node; to be freed. */
-char *nodes_store(const struct deed *d, unsigned node);
+char *nodes_store(const struct workload *d, unsigned node);
 /* Gives the deed of a rank the store of its node, which is to be freed. */
-void nodes_settle(struct deed *d, unsigned rank);
+void nodes_settle(struct workload *d, unsigned rank);
 
 /*
  * What must hold afterwards. In each store is all that one of its ranks was told is durable, and nothing that
  * one of any node was told is over; what is there is whole. The next start of the job finds all of it on all
  * nodes, resumes from the newest, and goes on.
  */
-void nodes_aftermath(struct deed *d);
+void nodes_aftermath(struct workload *d);
 
 #endif

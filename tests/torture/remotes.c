@@ -29,22 +29,22 @@ static struct {
 } history;
 
 /* Beside the store. */
-static char *beside(const struct deed *d, const char *name)
+static char *beside(const struct workload *d, const char *name)
 {
 	char *path = NULL;
 
 	if (asprintf(&path, "%.*s/%s", (int)(strrchr(d->store, '/') - d->store), d->store, name) <
 		0)
-		deed_die("out of memory");
+		workload_die("out of memory");
 	return path;
 }
 
-char *remotes_path(const struct deed *d)
+char *remotes_path(const struct workload *d)
 {
 	return beside(d, "remote");
 }
 
-void remotes_settle(struct deed *d)
+void remotes_settle(struct workload *d)
 {
 	static char url[1300];
 	char *path = remotes_path(d);
@@ -56,13 +56,13 @@ void remotes_settle(struct deed *d)
 	d->opts.remote_tries = 2;
 }
 
-void remotes_log(struct deed *d, const char *verb, unsigned step)
+void remotes_log(struct workload *d, const char *verb, unsigned step)
 {
 	char *path = beside(d, "remote-log");
 	FILE *f = fopen(path, "ae");
 
 	if (!f || fprintf(f, "%s %u 0\n", verb, step) < 0 || fclose(f) != 0)
-		deed_die("%s: %s", path, strerror(errno));
+		workload_die("%s: %s", path, strerror(errno));
 	free(path);
 }
 
@@ -74,7 +74,7 @@ static void take_line(const char *line)
 	int n = sscanf(line, "%15s %u %u", verb, &step, &seed); /* NOLINT(cert-err34-c) */
 
 	if (n < 2 || history.count == TRIES_MAX)
-		deed_die("the log says \"%s\"", line);
+		workload_die("the log says \"%s\"", line);
 	if (strcmp(verb, "try") == 0)
 		history.tries[history.count++] = (struct attempt){.step = step, .seed = seed};
 	for (unsigned i = 0; i < history.count; i++) {
@@ -98,10 +98,10 @@ static void read_log(const char *path)
 	if (f)
 		(void)fclose(f);
 	else if (errno != ENOENT)
-		deed_die("%s: %s", path, strerror(errno));
+		workload_die("%s: %s", path, strerror(errno));
 }
 
-static void read_logs(const struct deed *d)
+static void read_logs(const struct workload *d)
 {
 	char *path = beside(d, "remote-log");
 
@@ -113,36 +113,36 @@ static void read_logs(const struct deed *d)
 
 /* What is there. */
 
-static void look_at_step(struct deed *d, unsigned step)
+static void look_at_step(struct workload *d, unsigned step)
 {
-	int r = deed_verify(d, step);
+	int r = workload_verify(d, step);
 
 	if (r == 0)
-		r = deed_restore(d, step, false);
+		r = workload_restore(d, step, false);
 	if (r != (int)step)
-		deed_die("step %u is committed in the remote store, and not good: %d: %s", step, r,
-			ckpt_last_error());
+		workload_die("step %u is committed in the remote store, and not good: %d: %s", step,
+			r, ckpt_last_error());
 	for (unsigned i = history.count; i > 0; i--) {
 		struct attempt *t = &history.tries[i - 1];
-		if (t->step == step && deed_is(d, t->seed)) {
+		if (t->step == step && workload_is(d, t->seed)) {
 			t->present = true;
 			return;
 		}
 	}
-	deed_die("step %u of the remote store holds what nobody has saved", step);
+	workload_die("step %u of the remote store holds what nobody has saved", step);
 }
 
-static void look_at_steps(struct deed *d)
+static void look_at_steps(struct workload *d)
 {
 	struct ckpt_catalog *catalog = NULL;
 
-	deed_must(ckpt_catalog_open(d->engine, &catalog));
+	workload_must(ckpt_catalog_open(d->engine, &catalog));
 	for (size_t i = 0; i < ckpt_catalog_count(catalog); i++) {
 		struct ckpt_step_info info = {.size = sizeof(info)};
-		deed_must(ckpt_catalog_step(catalog, i, &info));
+		workload_must(ckpt_catalog_step(catalog, i, &info));
 		if (info.state == CKPT_STEP_BROKEN)
-			deed_die("step %u of the remote store is broken: %s", (unsigned)info.step,
-				info.note);
+			workload_die("step %u of the remote store is broken: %s",
+				(unsigned)info.step, info.note);
 		/* One that was damaged here, and could not be mended, is passed over for good. */
 		if (info.state == CKPT_STEP_COMMITTED && info.in_lineage)
 			look_at_step(d, (unsigned)info.step);
@@ -151,56 +151,56 @@ static void look_at_steps(struct deed *d)
 }
 
 /* The remote store by itself, as any other. `all`: what is durable is to be there, too. */
-static void look(const struct deed *deed, bool all)
+static void look(const struct workload *workload, bool all)
 {
-	struct deed d = *deed;
+	struct workload d = *workload;
 
 	d.opts.remote = NULL;
 	d.opts.flags = CKPT_ENGINE_READ_ONLY;
-	d.store = remotes_path(deed);
+	d.store = remotes_path(workload);
 	int r = ckpt_engine_open(d.store, &d.opts, &d.engine);
 	if (r < 0 && r != CKPT_ENOSTORE)
-		deed_die("the remote store: %d: %s", r, ckpt_last_error());
+		workload_die("the remote store: %d: %s", r, ckpt_last_error());
 	if (r == 0) {
 		look_at_steps(&d);
-		deed_close(&d);
+		workload_close(&d);
 	}
 	free(d.store);
 	for (unsigned i = 0; i < history.count; i++) {
 		const struct attempt *t = &history.tries[i];
 		if ((t->there || (all && t->acked)) && !t->free && !t->bad && !t->present)
-			deed_die("step %u is not in the remote store", t->step);
+			workload_die("step %u is not in the remote store", t->step);
 	}
 }
 
 /* What was damaged here is mended with what is there, and may be asked for again. */
-static int restore(struct deed *d)
+static int restore(struct workload *d)
 {
-	int r = deed_restore(d, CKPT_STEP_LATEST, true);
+	int r = workload_restore(d, CKPT_STEP_LATEST, true);
 
-	return r == CKPT_EINTEGRITY ? deed_restore(d, CKPT_STEP_LATEST, true) : r;
+	return r == CKPT_EINTEGRITY ? workload_restore(d, CKPT_STEP_LATEST, true) : r;
 }
 
-static void go_on(struct deed *d)
+static void go_on(struct workload *d)
 {
 	const struct attempt *newest = NULL;
 
 	for (unsigned i = 0; i < history.count; i++)
 		if (history.tries[i].acked || history.tries[i].there)
 			newest = &history.tries[i];
-	deed_open(d, 0);
+	workload_open(d, 0);
 	int r = restore(d);
 	if (r == CKPT_ENOSTEP ? newest != NULL : r < 0)
-		deed_die("the next start cannot resume: %d: %s", r, ckpt_last_error());
+		workload_die("the next start cannot resume: %d: %s", r, ckpt_last_error());
 	if (newest && r < (int)newest->step && !newest->bad)
-		deed_die(
+		workload_die(
 			"step %u was durable, and the next start resumes from %d", newest->step, r);
-	deed_save(d, MORE, MORE);
-	deed_must(ckpt_engine_drain_remote(d->engine, DEED_TIMEOUT_MS));
-	deed_close(d);
+	workload_save(d, MORE, MORE);
+	workload_must(ckpt_engine_drain_remote(d->engine, WORKLOAD_TIMEOUT_MS));
+	workload_close(d);
 }
 
-void remotes_aftermath(struct deed *d)
+void remotes_aftermath(struct workload *d)
 {
 	const struct ckpt_engine_opts kept = d->opts;
 
@@ -211,5 +211,5 @@ void remotes_aftermath(struct deed *d)
 	read_logs(d);
 	look(d, true);
 	d->opts = kept;
-	deed_aftermath(d);
+	workload_aftermath(d);
 }

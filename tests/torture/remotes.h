@@ -12,15 +12,15 @@
 #include "torture/torture.h"
 
 /* The remote store of a deed: where it is; what is written down of it; and the options that name it. */
-char *remotes_path(const struct deed *d);
-void remotes_log(struct deed *d, const char *verb, unsigned step);
-void remotes_settle(struct deed *d);
+char *remotes_path(const struct workload *d);
+void remotes_log(struct workload *d, const char *verb, unsigned step);
+void remotes_settle(struct workload *d);
 
 /*
  * What must hold afterwards. In the remote store is all that was said to be there, and what is there is whole.
  * The next start goes on from the newest step that either store has, and sends what is missing. Then what must
  * hold of any store holds of the local one.
  */
-void remotes_aftermath(struct deed *d);
+void remotes_aftermath(struct workload *d);
 
 #endif

@@ -77,7 +77,7 @@ static void redirect(void)
 	(void)close(fd);
 }
 
-static void set_options(struct deed *d, const struct trial *trial)
+static void set_options(struct workload *d, const struct trial *trial)
 {
 	d->opts.io = trial->threads ? CKPT_IO_THREADS : CKPT_IO_AUTO;
 	d->opts.save_timeout_ms = SAVE_TIMEOUT_MS;
@@ -89,10 +89,10 @@ static void set_options(struct deed *d, const struct trial *trial)
 
 static void prepare(unsigned scenario)
 {
-	struct deed d;
+	struct workload d;
 
 	torture_off();
-	deed_init(&d, template);
+	workload_init(&d, template);
 	d.opts.io = CKPT_IO_THREADS;
 	torture_trials[scenario].prepare(&d);
 }
@@ -101,7 +101,7 @@ void runs_prepare(unsigned scenario)
 {
 	(void)snprintf(template, sizeof(template), "%s/%s", root, torture_trials[scenario].name);
 	if (mkdir(template, 0755) < 0 && errno != EEXIST)
-		deed_die("%s: %s", template, strerror(errno));
+		workload_die("%s: %s", template, strerror(errno));
 	(void)unlink(said);
 	torture->scenario = scenario;
 	pid_t child = fork();
@@ -111,7 +111,7 @@ void runs_prepare(unsigned scenario)
 		_exit(0);
 	}
 	if (wait_for(child) != 0)
-		deed_die("%s is not prepared", torture_trials[scenario].name);
+		workload_die("%s is not prepared", torture_trials[scenario].name);
 }
 
 static void begin_anew(unsigned scenario)
@@ -120,16 +120,16 @@ static void begin_anew(unsigned scenario)
 	scratch_remove(strdup(work));
 	(void)unlink(said);
 	if (!scratch_copy(template, work))
-		deed_die("cannot copy %s: %s", template, strerror(errno));
+		workload_die("cannot copy %s: %s", template, strerror(errno));
 }
 
 static void run_trial(unsigned scenario)
 {
 	const struct trial *trial = &torture_trials[scenario];
-	struct deed d;
+	struct workload d;
 
 	redirect();
-	deed_init(&d, work);
+	workload_init(&d, work);
 	set_options(&d, trial);
 	size_t fds = scratch_descriptors();
 	size_t threads = scratch_threads();
@@ -142,7 +142,7 @@ static void run_trial(unsigned scenario)
 		torture_wrong("%zu descriptors, and there were %zu", scratch_descriptors(), fds);
 	if (torture_alloc_leaks() > 0)
 		torture_wrong("memory is not freed");
-	deed_free(&d);
+	workload_free(&d);
 	if (__lsan_do_recoverable_leak_check())
 		torture_wrong("memory is lost");
 	_exit(0);
@@ -150,18 +150,18 @@ static void run_trial(unsigned scenario)
 
 static void look_at_rest(void)
 {
-	struct deed d;
+	struct workload d;
 
 	redirect();
 	torture_off();
-	deed_init(&d, work);
+	workload_init(&d, work);
 	d.opts.io = CKPT_IO_THREADS;
 	if (nodes_ranks() > 0)
 		nodes_aftermath(&d);
 	else if (torture_trials[torture->scenario].remote)
 		remotes_aftermath(&d);
 	else
-		deed_aftermath(&d);
+		workload_aftermath(&d);
 	_exit(0);
 }
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <unwind.h>
 
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define FDS 1024
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include <ckpt/error.h>
-#include "base/kernel_file.h"
+#include "base/procfs.h"
 #include "device/cuda_driver.h"
 #include "device/cuda_load.h"
 #include "device/device_cuda.h"
@@ -26,7 +26,7 @@ TAP_REAL(void, ckpt_cuda_kernels_load, (const struct ckpt_cuda_driver_ops *ops,
 	struct ckpt_cuda_kernels *ret_kernels))
 TAP_REAL(int, ckpt_device_cuda_open, (struct ckpt_env *env, int index, int major, struct ckpt_error *err,
 	struct ckpt_device **ret_device))
-TAP_REAL(bool, ckpt_kernel_file_read, (const char *root, const char *path, struct ckpt_buf *text))
+TAP_REAL(bool, ckpt_procfs_read, (const char *root, const char *path, struct ckpt_buf *text))
 /* clang-format on */
 
 static struct ckpt_cuda_api real_api;
@@ -246,9 +246,9 @@ int ckpt_device_cuda_open(struct ckpt_env *env, int index, int major, struct ckp
 }
 
 /* A machine of several nodes, as the kernel would describe it. */
-bool ckpt_kernel_file_read(const char *root, const char *path, struct ckpt_buf *text)
+bool ckpt_procfs_read(const char *root, const char *path, struct ckpt_buf *text)
 {
 	bool numa = strstr(path, "/numa_node") || strstr(path, "/has_memory");
 
-	return get_ckpt_kernel_file_read()(numa ? gpus_machine() : root, path, text);
+	return get_ckpt_procfs_read()(numa ? gpus_machine() : root, path, text);
 }

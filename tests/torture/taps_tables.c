@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "device/device.h"
 #include "engine/core/core.h"
 #include "io/io.h"

@@ -81,7 +81,7 @@ static bool chosen(unsigned scenario)
 static void plan(unsigned scenario, const struct torture_plan *plans, unsigned count)
 {
 	if (queued == QUEUE_MAX)
-		deed_die("more than %d runs: choose a scenario", QUEUE_MAX);
+		workload_die("more than %d runs: choose a scenario", QUEUE_MAX);
 	queue[queued] = (struct planned){.scenario = scenario, .plans = count};
 	memcpy(queue[queued++].plan, plans, count * sizeof(*plans));
 }
@@ -139,7 +139,7 @@ static void run_queue(void)
 	}
 	for (unsigned j = 0; j < opts.jobs; j++)
 		if (workers[j] < 0 || waitpid(workers[j], &status, 0) < 0 || status != 0)
-			deed_die("a worker ended with %#x", status);
+			workload_die("a worker ended with %#x", status);
 	queued = 0;
 }
 
@@ -160,7 +160,7 @@ static void read_exempt(void)
 	FILE *f = fopen(TORTURE_EXEMPT, "re");
 
 	if (!f)
-		deed_die("%s: %s", TORTURE_EXEMPT, strerror(errno));
+		workload_die("%s: %s", TORTURE_EXEMPT, strerror(errno));
 	exempt[0] = '\n';
 	exempt[1 + fread(exempt + 1, 1, sizeof(exempt) - 2, f)] = 0;
 	(void)fclose(f);

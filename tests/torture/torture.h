@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "kill/deed.h"
+#include "kill/workload.h"
 
 enum torture_kind {
 	TORTURE_ALLOC,
@@ -156,8 +156,8 @@ const char *torture_symbol(uintptr_t address, uintptr_t *ret_offset);
 /* trials.c */
 struct trial {
 	const char *name;
-	void (*prepare)(struct deed *d);
-	void (*run)(struct deed *d);
+	void (*prepare)(struct workload *d);
+	void (*run)(struct workload *d);
 	bool threads; /* the backend */
 	bool tool;    /* a program, which prints */
 	unsigned odd;

@@ -14,14 +14,14 @@
 
 /* Where stores come from. */
 
-void trial_prepare_job(struct deed *d)
+void trial_prepare_job(struct workload *d)
 {
-	job_run(d, &(struct job_opts){.session = "before", .timeout_ms = DEED_TIMEOUT_MS},
+	job_run(d, &(struct job_opts){.session = "before", .timeout_ms = WORKLOAD_TIMEOUT_MS},
 		job_save_three);
 }
 
 /* In the shard of one rank of the third step. */
-static void damage(const struct deed *d, unsigned rank)
+static void damage(const struct workload *d, unsigned rank)
 {
 	char pattern[80];
 	glob_t found;
@@ -29,46 +29,46 @@ static void damage(const struct deed *d, unsigned rank)
 	(void)snprintf(
 		pattern, sizeof(pattern), "g000001/step-0000000003/rank-%05u.*.safetensors", rank);
 	if (glob(scratch_join(d->store, pattern), 0, NULL, &found) != 0 || found.gl_pathc != 1)
-		deed_die("no %s", pattern);
+		workload_die("no %s", pattern);
 	scratch_flip(found.gl_pathv[0], 60000);
 	globfree(&found);
 }
 
-void trial_prepare_job_bad(struct deed *d)
+void trial_prepare_job_bad(struct workload *d)
 {
 	trial_prepare_job(d);
 	damage(d, 1);
-	deed_log(d, "bad 3\n");
+	workload_log(d, "bad 3\n");
 }
 
-void trial_prepare_uncataloged(struct deed *d)
+void trial_prepare_uncataloged(struct workload *d)
 {
 	trial_prepare_job(d);
 	if (remove(scratch_find(d->store, ".catalog")) < 0)
-		deed_die("no catalog");
+		workload_die("no catalog");
 }
 
-void trial_prepare_emptied(struct deed *d)
+void trial_prepare_emptied(struct workload *d)
 {
 	trial_prepare_job(d);
 	for (unsigned step = 1; step <= 3; step++) {
 		char name[40];
 		(void)snprintf(name, sizeof(name), "g000001/step-%010u", step);
 		scratch_remove(strdup(scratch_join(d->store, name)));
-		deed_log(d, "let %u 0\ngone %u\n", step, step);
+		workload_log(d, "let %u 0\ngone %u\n", step, step);
 	}
 	if (!scratch_find(d->store, ".catalog"))
-		deed_die("no catalog");
+		workload_die("no catalog");
 }
 
-void trial_prepare_copies(struct deed *d)
+void trial_prepare_copies(struct workload *d)
 {
 	job_run(d,
 		&(struct job_opts){
-			.session = "before", .copies = true, .timeout_ms = DEED_TIMEOUT_MS},
+			.session = "before", .copies = true, .timeout_ms = WORKLOAD_TIMEOUT_MS},
 		job_save_three);
 	damage(d, 0);
-	deed_log(d, "worn 3\n");
+	workload_log(d, "worn 3\n");
 }
 
 /* What is done with them. */
@@ -85,13 +85,13 @@ static void save_some(struct job_rank *r)
 	job_close(r);
 }
 
-void trial_job(struct deed *d)
+void trial_job(struct workload *d)
 {
 	job_run(d, &(struct job_opts){.session = "now", .timeout_ms = errand_deadline_ms()},
 		save_some);
 }
 
-void trial_job_served(struct deed *d)
+void trial_job_served(struct workload *d)
 {
 	job_run(d,
 		&(struct job_opts){
@@ -119,7 +119,7 @@ static void skip_one(struct job_rank *r)
 	job_close(r);
 }
 
-void trial_job_skip(struct deed *d)
+void trial_job_skip(struct workload *d)
 {
 	job_run(d,
 		&(struct job_opts){
@@ -140,7 +140,7 @@ static void resume(struct job_rank *r)
 	job_close(r);
 }
 
-void trial_job_resume(struct deed *d)
+void trial_job_resume(struct workload *d)
 {
 	job_run(d, &(struct job_opts){.session = "now", .timeout_ms = errand_deadline_ms()},
 		resume);
@@ -156,7 +156,7 @@ static void fail_both(struct job_rank *r)
 	job_close(r);
 }
 
-void trial_job_both(struct deed *d)
+void trial_job_both(struct workload *d)
 {
 	job_run(d,
 		&(struct job_opts){.session = "now",
@@ -173,13 +173,13 @@ static void go_back(struct job_rank *r)
 		return;
 	if (errand_outcome(job_restore(r, 1, 1, 1) == 0, "restore", 1)) {
 		if (r->number == 0)
-			deed_log(&r->deed, "let 2 0\nlet 3 0\n");
+			workload_log(&r->workload, "let 2 0\nlet 3 0\n");
 		(void)job_save(r, 2, 102);
 	}
 	job_close(r);
 }
 
-void trial_job_named(struct deed *d)
+void trial_job_named(struct workload *d)
 {
 	job_run(d,
 		&(struct job_opts){
@@ -187,7 +187,7 @@ void trial_job_named(struct deed *d)
 		go_back);
 }
 
-void trial_job_absent(struct deed *d)
+void trial_job_absent(struct workload *d)
 {
 	d->opts.world = CKPT_EXCHANGE_BATCH + 2;
 	d->opts.session = "now";
@@ -203,7 +203,7 @@ void trial_job_absent(struct deed *d)
 }
 
 /* The middle of a tensor. */
-static void read_middle(struct deed *d, uint64_t step, unsigned seed)
+static void read_middle(struct workload *d, uint64_t step, unsigned seed)
 {
 	const int64_t start = 15000;
 	const int64_t count = 10000;
@@ -220,7 +220,7 @@ static void read_middle(struct deed *d, uint64_t step, unsigned seed)
 		return;
 	if (CALL(ckpt_restore_bind(handle, &target, 1)) == 0 &&
 		CALL(ckpt_restore_start(handle)) == 0 && errand_wait(handle) == 0) {
-		deed_fill(d, seed);
+		workload_fill(d, seed);
 		if (memcmp(middle, d->live[0] + start, sizeof(middle)) != 0)
 			torture_wrong("the middle is not what was saved");
 	}
@@ -228,7 +228,7 @@ static void read_middle(struct deed *d, uint64_t step, unsigned seed)
 }
 
 /* What rank 0 has of the third step is damaged, and rank 1 has the same. */
-void trial_spare(struct deed *d)
+void trial_spare(struct workload *d)
 {
 	if (!errand_open(d, 0))
 		return;
@@ -239,7 +239,7 @@ void trial_spare(struct deed *d)
 }
 
 /* What stands beside the tensors of each rank. */
-static void read_metas(struct deed *d, uint64_t step)
+static void read_metas(struct workload *d, uint64_t step)
 {
 	struct ckpt_restore *handle = NULL;
 
@@ -255,7 +255,7 @@ static void read_metas(struct deed *d, uint64_t step)
 	DO(ckpt_restore_free(handle));
 }
 
-void trial_many(struct deed *d)
+void trial_many(struct workload *d)
 {
 	if (!errand_open(d, 0))
 		return;
@@ -279,7 +279,7 @@ static bool copied(struct ckpt_restore *handle)
 }
 
 /* A copy of a step, with the catalog. */
-void trial_many_copied(struct deed *d)
+void trial_many_copied(struct workload *d)
 {
 	if (!errand_open(d, CKPT_ENGINE_READ_ONLY))
 		return;
@@ -288,7 +288,7 @@ void trial_many_copied(struct deed *d)
 }
 
 /* And one by one. What is left is added by whoever looks afterwards. */
-void trial_ranks_copied(struct deed *d)
+void trial_ranks_copied(struct workload *d)
 {
 	static const uint32_t ranks[] = {1, 0};
 	bool goes_on = errand_open(d, CKPT_ENGINE_READ_ONLY);
@@ -301,6 +301,6 @@ void trial_ranks_copied(struct deed *d)
 		goes_on = r == 0 && copied(handle);
 	}
 	if (goes_on)
-		deed_log(d, "export 2\n");
+		workload_log(d, "export 2\n");
 	errand_close(d);
 }

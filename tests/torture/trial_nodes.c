@@ -13,8 +13,8 @@
 
 #define DEADLINE_MS 3000 /* who waits for a rank in vain gives up soon */
 
-static void run(
-	struct deed *d, const char *session, uint32_t timeout_ms, void (*body)(struct job_rank *r))
+static void run(struct workload *d, const char *session, uint32_t timeout_ms,
+	void (*body)(struct job_rank *r))
 {
 	job_run(d, &(struct job_opts){.session = session, .served = true, .timeout_ms = timeout_ms},
 		body);
@@ -25,37 +25,37 @@ static void run(
 static void save_fourth(struct job_rank *r)
 {
 	if (!job_open(r) || job_restore(r, CKPT_STEP_LATEST, 3, 3) < 0 || !job_save(r, 4, 4))
-		deed_die("step 4 is not there: %s", ckpt_last_error());
+		workload_die("step 4 is not there: %s", ckpt_last_error());
 	job_close(r);
 }
 
-void trial_prepare_nodes(struct deed *d)
+void trial_prepare_nodes(struct workload *d)
 {
-	run(d, "before", DEED_TIMEOUT_MS, job_save_three);
+	run(d, "before", WORKLOAD_TIMEOUT_MS, job_save_three);
 }
 
-static void remove_at_b(const struct deed *d, const char *name)
+static void remove_at_b(const struct workload *d, const char *name)
 {
 	char *store = nodes_store(d, 1);
 
 	if (unlink(scratch_join(store, name)) < 0)
-		deed_die("no %s", name);
+		workload_die("no %s", name);
 	free(store);
 }
 
 /* As if node b had died before it heard of the claim; and what went wrong with a step had passed. */
-void trial_prepare_nodes_behind(struct deed *d)
+void trial_prepare_nodes_behind(struct workload *d)
 {
 	trial_prepare_nodes(d);
-	run(d, "between", DEED_TIMEOUT_MS, save_fourth);
+	run(d, "between", WORKLOAD_TIMEOUT_MS, save_fourth);
 	remove_at_b(d, "g000002/step-0000000004/manifest.json");
 	remove_at_b(d, "gens/000002.json");
 	remove_at_b(d, "g000001/step-0000000002/manifest.json");
-	deed_log(d, "1 back 4\n2 back 4\n1 back 2\n2 back 2\n");
+	workload_log(d, "1 back 4\n2 back 4\n1 back 2\n2 back 2\n");
 }
 
 /* Of the first step it has a manifest that is none. */
-void trial_prepare_nodes_empty(struct deed *d)
+void trial_prepare_nodes_empty(struct workload *d)
 {
 	static const char *const names[] = {"", "g000001", "g000001/step-0000000001"};
 
@@ -64,30 +64,30 @@ void trial_prepare_nodes_empty(struct deed *d)
 	char *store = nodes_store(d, 1);
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		if (mkdir(scratch_join(store, names[i]), 0755) < 0)
-			deed_die("no %s", names[i]);
+			workload_die("no %s", names[i]);
 	FILE *f = fopen(scratch_join(store, "g000001/step-0000000001/manifest.json"), "we");
 	if (!f || fputs("{", f) < 0 || fclose(f) != 0)
-		deed_die("no manifest");
+		workload_die("no manifest");
 	free(store);
-	deed_log(d, "1 away 1\n1 away 2\n1 away 3\n");
+	workload_log(d, "1 away 1\n1 away 2\n1 away 3\n");
 }
 
 static void open_only(struct job_rank *r)
 {
 	if (!job_open(r))
-		deed_die("open: %s", ckpt_last_error());
+		workload_die("open: %s", ckpt_last_error());
 	job_close(r);
 }
 
-void trial_prepare_nodes_new(struct deed *d)
+void trial_prepare_nodes_new(struct workload *d)
 {
-	run(d, "before", DEED_TIMEOUT_MS, open_only);
+	run(d, "before", WORKLOAD_TIMEOUT_MS, open_only);
 }
 
-void trial_prepare_nodes_strange(struct deed *d)
+void trial_prepare_nodes_strange(struct workload *d)
 {
-	deed_open(d, 0);
-	deed_close(d);
+	workload_open(d, 0);
+	workload_close(d);
 }
 
 /* What is done with them. */
@@ -101,7 +101,7 @@ static void save_some(struct job_rank *r)
 	job_close(r);
 }
 
-void trial_nodes(struct deed *d)
+void trial_nodes(struct workload *d)
 {
 	run(d, "now", errand_deadline_ms(), save_some);
 }
@@ -115,7 +115,7 @@ static void resume(struct job_rank *r)
 	job_close(r);
 }
 
-void trial_nodes_resume(struct deed *d)
+void trial_nodes_resume(struct workload *d)
 {
 	run(d, "now", errand_deadline_ms(), resume);
 }
@@ -132,7 +132,7 @@ static void find_nothing(struct job_rank *r)
 	job_close(r);
 }
 
-void trial_nodes_empty(struct deed *d)
+void trial_nodes_empty(struct workload *d)
 {
 	run(d, "now", errand_deadline_ms(), find_nothing);
 }
@@ -141,11 +141,11 @@ static void be_refused(struct job_rank *r)
 {
 	/* The one that has no node's name. */
 	if (r->number == 1)
-		*strrchr(r->deed.store, '-') = 0;
+		*strrchr(r->workload.store, '-') = 0;
 	(void)job_open(r);
 }
 
-void trial_nodes_refused(struct deed *d)
+void trial_nodes_refused(struct workload *d)
 {
 	struct job_opts opts = {.session = "now",
 		.served = true,
@@ -165,11 +165,11 @@ static void save_late(struct job_rank *r)
 		return;
 	bool goes_on = job_save(r, 1, 101);
 	if (r->number == 0)
-		deed_log(&r->deed, "try 2 102\n");
+		workload_log(&r->workload, "try 2 102\n");
 	if (goes_on && r->number > 0) {
 		said = job_begin(r, 2, 102, 0, &save);
 		if (said == 0)
-			said = errand_end(&r->deed, save, 2, 102);
+			said = errand_end(&r->workload, save, 2, 102);
 		else if (save)
 			DO(ckpt_save_free(save));
 		save = NULL;
@@ -183,14 +183,14 @@ static void save_late(struct job_rank *r)
 	job_close(r);
 }
 
-void trial_nodes_late(struct deed *d)
+void trial_nodes_late(struct workload *d)
 {
 	run(d, "now", DEADLINE_MS, save_late);
 }
 
 /* What rank 1 has saved is here, with what all have; what rank 0 has is not. */
 
-static int read_range(struct deed *d, int tensor, int64_t start, int64_t count)
+static int read_range(struct workload *d, int tensor, int64_t start, int64_t count)
 {
 	struct ckpt_restore *handle = NULL;
 	struct ckpt_target target = {.size = sizeof(target),
@@ -212,7 +212,7 @@ static int read_range(struct deed *d, int tensor, int64_t start, int64_t count)
 	return code;
 }
 
-static void read_part(struct deed *d, int tensor, int64_t start, int64_t count)
+static void read_part(struct workload *d, int tensor, int64_t start, int64_t count)
 {
 	const size_t bytes = (size_t)count * sizeof(float);
 	float *got = d->live[tensor] + start;
@@ -223,16 +223,16 @@ static void read_part(struct deed *d, int tensor, int64_t start, int64_t count)
 	if (code == CKPT_EOTHERNODE || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE)
 		torture_wrong("what is here is called %d: %s", code, ckpt_last_error());
 	if (!copy)
-		deed_die("out of memory");
+		workload_die("out of memory");
 	memcpy(copy, got, bytes);
-	deed_fill(d, 3);
+	workload_fill(d, 3);
 	if (code == 0 && memcmp(copy, got, bytes) != 0)
 		torture_wrong("what is here is not what was saved");
 	free(copy);
 	(void)errand_outcome(code == 0, "read a part of", 3);
 }
 
-static void copy_out(struct deed *d)
+static void copy_out(struct workload *d)
 {
 	struct ckpt_restore *handle = NULL;
 
@@ -245,10 +245,10 @@ static void copy_out(struct deed *d)
 	DO(ckpt_restore_free(handle));
 }
 
-void trial_nodes_one(struct deed *d)
+void trial_nodes_one(struct workload *d)
 {
 	const int64_t half = errand_counts[0] / 2;
-	struct deed own = *d;
+	struct workload own = *d;
 
 	nodes_settle(&own, 1);
 	own.opts.rank = own.opts.node_leader = 0;

@@ -11,39 +11,39 @@
 
 /* Where stores come from. */
 
-void trial_prepare_remote(struct deed *d)
+void trial_prepare_remote(struct workload *d)
 {
 	remotes_settle(d);
-	deed_open(d, 0);
+	workload_open(d, 0);
 	for (unsigned step = 1; step <= 3; step++)
-		deed_save(d, step, step);
-	deed_must(ckpt_engine_drain_remote(d->engine, DEED_TIMEOUT_MS));
+		workload_save(d, step, step);
+	workload_must(ckpt_engine_drain_remote(d->engine, WORKLOAD_TIMEOUT_MS));
 	for (unsigned step = 1; step <= 3; step++)
 		remotes_log(d, "there", step);
-	deed_close(d);
+	workload_close(d);
 }
 
-void trial_prepare_remote_only(struct deed *d)
+void trial_prepare_remote_only(struct workload *d)
 {
 	trial_prepare_remote(d);
 	scratch_remove(strdup(d->store));
 	for (unsigned step = 1; step <= 3; step++)
-		deed_log(d, "let %u 0\n", step);
+		workload_log(d, "let %u 0\n", step);
 }
 
-void trial_prepare_remote_bad(struct deed *d)
+void trial_prepare_remote_bad(struct workload *d)
 {
 	trial_prepare_remote(d);
 	scratch_flip(
 		scratch_find(scratch_join(d->store, "g000001/step-0000000003"), ".safetensors"),
 		50000);
-	deed_log(d, "bad 3\n");
+	workload_log(d, "bad 3\n");
 }
 
 /* What is done with them. */
 
 /* Whether all steps up to `last` are there. */
-static bool drain(struct deed *d, unsigned last)
+static bool drain(struct workload *d, unsigned last)
 {
 	int r = CALL(ckpt_engine_drain_remote(d->engine, TORTURE_WAIT_MS));
 
@@ -54,14 +54,14 @@ static bool drain(struct deed *d, unsigned last)
 	return errand_outcome(r == 0, "drain", last);
 }
 
-void trial_remote(struct deed *d)
+void trial_remote(struct workload *d)
 {
 	remotes_settle(d);
 	if (!errand_open(d, 0))
 		return;
 	struct ckpt_save *save = errand_start(d, 1, 101, 0);
 	if (save && errand_reach(save, CKPT_LEVEL_REMOTE) == 0) {
-		deed_log(d, "ack 1 101\n");
+		workload_log(d, "ack 1 101\n");
 		remotes_log(d, "there", 1);
 	}
 	if (errand_finish(d, save, 1, 101) && errand_save(d, 2, 102))
@@ -69,7 +69,7 @@ void trial_remote(struct deed *d)
 	errand_close(d);
 }
 
-void trial_remote_resume(struct deed *d)
+void trial_remote_resume(struct workload *d)
 {
 	remotes_settle(d);
 	if (!errand_open(d, 0))
@@ -79,7 +79,7 @@ void trial_remote_resume(struct deed *d)
 	errand_close(d);
 }
 
-void trial_remote_repair(struct deed *d)
+void trial_remote_repair(struct workload *d)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 	struct ckpt_restore *handle = NULL;
@@ -103,7 +103,7 @@ void trial_remote_repair(struct deed *d)
 }
 
 /* Whether there are so many fewer; what will never be is not waited for. */
-static bool removed(struct deed *d, uint64_t expected)
+static bool removed(struct workload *d, uint64_t expected)
 {
 	struct ckpt_stats stats = {.size = sizeof(stats)};
 
@@ -114,7 +114,7 @@ static bool removed(struct deed *d, uint64_t expected)
 	return stats.remote_steps_removed >= expected;
 }
 
-void trial_remote_retention(struct deed *d)
+void trial_remote_retention(struct workload *d)
 {
 	remotes_settle(d);
 	d->opts.remote_keep_last = 1;

@@ -25,7 +25,7 @@ static void take_over(struct printed *p, FILE *stream)
 	p->fd = memfd_create("printed", MFD_CLOEXEC);
 	p->before = dup(p->number);
 	if (p->fd < 0 || p->before < 0 || dup2(p->fd, p->number) < 0)
-		deed_die("memfd: %s", strerror(errno));
+		workload_die("memfd: %s", strerror(errno));
 }
 
 static void give_back_stream(struct printed *p)
@@ -62,7 +62,7 @@ static int run_tool(int (*command)(int argc, char **argv, const char *name), cha
 	return code;
 }
 
-void trial_verify_tool(struct deed *d)
+void trial_verify_tool(struct workload *d)
 {
 	static struct printed out, err;
 	char *argv[] = {(char *)"ckpt-verify", d->store, (char *)"--json", NULL};
@@ -73,7 +73,7 @@ void trial_verify_tool(struct deed *d)
 		torture_wrong("ckpt-verify is content, and prints %s", out.text);
 }
 
-void trial_restore_tool(struct deed *d)
+void trial_restore_tool(struct workload *d)
 {
 	static struct printed out, err;
 	char *argv[] = {(char *)"ckpt-restore", d->store, d->dest, (char *)"--step", (char *)"2",
@@ -82,7 +82,7 @@ void trial_restore_tool(struct deed *d)
 	int code = run_tool(cmd_restore, argv, &out, &err);
 	if (code != CLI_OK)
 		return;
-	deed_log(d, "export 2\n");
+	workload_log(d, "export 2\n");
 	if (!strstr(out.text, "\"type\":\"restored\"") || !strstr(out.text, "\"step\":2"))
 		torture_wrong("ckpt-restore is content, and prints %s", out.text);
 }
@@ -105,7 +105,7 @@ static int count_in(const char *path, const char *word)
 }
 
 /* A file that lacks a tensor, or an index that lacks a file, is not what was asked for. */
-void trial_consolidate_tool(struct deed *d)
+void trial_consolidate_tool(struct workload *d)
 {
 	static struct printed out, err;
 	char dest[4096];
@@ -120,14 +120,14 @@ void trial_consolidate_tool(struct deed *d)
 	(void)snprintf(file, sizeof(file), "%s/model.safetensors.index.json", dest);
 	if (code != CLI_OK)
 		return;
-	if (count_in(file, "of-0000") != DEED_TENSORS || !strstr(out.text, "index.json"))
+	if (count_in(file, "of-0000") != WORKLOAD_TENSORS || !strstr(out.text, "index.json"))
 		torture_wrong(
 			"ckpt-restore is content, and its index lacks a tensor: %s", out.text);
-	for (int i = 1; i <= DEED_TENSORS; i++) {
+	for (int i = 1; i <= WORKLOAD_TENSORS; i++) {
 		(void)snprintf(file, sizeof(file), "%s/model-%05d-of-%05d.safetensors", dest, i,
-			DEED_TENSORS);
+			WORKLOAD_TENSORS);
 		tensors += count_in(file, "data_offsets");
 	}
-	if (tensors != DEED_TENSORS)
+	if (tensors != WORKLOAD_TENSORS)
 		torture_wrong("ckpt-restore is content, and wrote %d tensors", tensors);
 }

@@ -3,10 +3,10 @@
 #ifndef CKPT_TESTS_TRIAL_TOOLS_H
 #define CKPT_TESTS_TRIAL_TOOLS_H
 
-#include "kill/deed.h"
+#include "kill/workload.h"
 
-void trial_verify_tool(struct deed *d);
-void trial_restore_tool(struct deed *d);
-void trial_consolidate_tool(struct deed *d);
+void trial_verify_tool(struct workload *d);
+void trial_restore_tool(struct workload *d);
+void trial_consolidate_tool(struct workload *d);
 
 #endif

@@ -18,49 +18,49 @@
 
 /* Where stores come from. */
 
-static void prepare_none(struct deed *d)
+static void prepare_none(struct workload *d)
 {
 	(void)d;
 }
 
-static void prepare_three(struct deed *d)
+static void prepare_three(struct workload *d)
 {
-	deed_open(d, 0);
+	workload_open(d, 0);
 	for (unsigned step = 1; step <= 3; step++)
 		if (!errand_save(d, step, step))
-			deed_die("step %u: %s", step, ckpt_last_error());
-	deed_close(d);
+			workload_die("step %u: %s", step, ckpt_last_error());
+	workload_close(d);
 }
 
 /* With chunks that are larger than the blocks of those who read them. */
-static void prepare_large(struct deed *d)
+static void prepare_large(struct workload *d)
 {
 	d->opts.block_bytes = 1 << 20;
 	prepare_three(d);
 }
 
-static void prepare_bad(struct deed *d)
+static void prepare_bad(struct workload *d)
 {
 	prepare_three(d);
 	scratch_flip(
 		scratch_find(scratch_join(d->store, "g000001/step-0000000003"), ".safetensors"),
 		50000);
-	deed_log(d, "bad 3\n");
+	workload_log(d, "bad 3\n");
 }
 
 /* The middle of a save, and the middle of an index that was damaged later. */
-static void prepare_left(struct deed *d)
+static void prepare_left(struct workload *d)
 {
 	prepare_three(d);
 	if (remove(scratch_find(
 		    scratch_join(d->store, "g000001/step-0000000003"), "manifest.json")) < 0)
-		deed_die("no manifest");
-	deed_log(d, "let 3 0\n");
+		workload_die("no manifest");
+	workload_log(d, "let 3 0\n");
 }
 
 /* What is done with them. */
 
-static void run_first(struct deed *d)
+static void run_first(struct workload *d)
 {
 	if (!errand_open(d, 0))
 		return;
@@ -69,7 +69,7 @@ static void run_first(struct deed *d)
 	errand_close(d);
 }
 
-static void run_boxes(struct deed *d)
+static void run_boxes(struct workload *d)
 {
 	if (!errand_open(d, 0))
 		return;
@@ -78,7 +78,7 @@ static void run_boxes(struct deed *d)
 	errand_close(d);
 }
 
-static void run_overlapping(struct deed *d)
+static void run_overlapping(struct workload *d)
 {
 	struct ckpt_save *saves[3] = {NULL};
 
@@ -96,7 +96,7 @@ static void run_overlapping(struct deed *d)
 	errand_close(d);
 }
 
-static void run_fenced(struct deed *d)
+static void run_fenced(struct workload *d)
 {
 	uint64_t generation = 0;
 
@@ -122,30 +122,30 @@ static void run_fenced(struct deed *d)
 	errand_close(d);
 }
 
-static void run_retention(struct deed *d)
+static void run_retention(struct workload *d)
 {
 	d->opts.keep_last = 2;
 	if (!errand_open(d, 0))
 		return;
 	bool resumed = errand_resume(d, 3);
 	for (unsigned step = 4; resumed && step <= 6; step++) {
-		deed_log(d, "let %u %u\n", step - 3, step - 1);
-		deed_log(d, "let %u %u\n", step - 2, step);
+		workload_log(d, "let %u %u\n", step - 3, step - 1);
+		workload_log(d, "let %u %u\n", step - 2, step);
 		(void)errand_save(d, step, 100 + step);
 	}
 	(void)CALL(ckpt_engine_drain(d->engine, TORTURE_WAIT_MS));
 	errand_close(d);
 }
 
-static void run_pinned(struct deed *d)
+static void run_pinned(struct workload *d)
 {
 	d->opts.keep_last = 1;
 	if (!errand_open(d, 0))
 		return;
 	if (errand_resume(d, 3) && CALL(ckpt_engine_pin(d->engine, 2)) == 0) {
-		deed_log(d, "let 1 0\nlet 3 4\n");
+		workload_log(d, "let 1 0\nlet 3 4\n");
 		if (errand_save(d, 4, 104)) {
-			deed_log(d, "let 4 5\n");
+			workload_log(d, "let 4 5\n");
 			(void)errand_save(d, 5, 105);
 		}
 		(void)CALL(ckpt_engine_pin(d->engine, 4));
@@ -154,7 +154,7 @@ static void run_pinned(struct deed *d)
 	errand_close(d);
 }
 
-static void run_restore(struct deed *d)
+static void run_restore(struct workload *d)
 {
 	if (!errand_open(d, 0))
 		return;
@@ -163,7 +163,7 @@ static void run_restore(struct deed *d)
 	errand_close(d);
 }
 
-static void run_resume(struct deed *d)
+static void run_resume(struct workload *d)
 {
 	if (!errand_open(d, 0))
 		return;
@@ -172,28 +172,28 @@ static void run_resume(struct deed *d)
 	errand_close(d);
 }
 
-static void run_older(struct deed *d)
+static void run_older(struct workload *d)
 {
 	if (!errand_open(d, 0))
 		return;
 	if (errand_restore(d, 1, 1, 1, true)) {
-		deed_log(d, "let 2 0\nlet 3 0\n");
+		workload_log(d, "let 2 0\nlet 3 0\n");
 		(void)errand_save(d, 2, 102);
 		(void)errand_save(d, 3, 103);
 	}
 	errand_close(d);
 }
 
-static void run_anew(struct deed *d)
+static void run_anew(struct workload *d)
 {
 	if (!errand_open(d, CKPT_ENGINE_NEW_START))
 		return;
-	deed_log(d, "let 1 0\nlet 2 0\nlet 3 0\n");
+	workload_log(d, "let 1 0\nlet 2 0\nlet 3 0\n");
 	(void)errand_save(d, 1, 101);
 	errand_close(d);
 }
 
-static void run_verify(struct deed *d)
+static void run_verify(struct workload *d)
 {
 	if (!errand_open(d, CKPT_ENGINE_READ_ONLY))
 		return;
@@ -202,7 +202,7 @@ static void run_verify(struct deed *d)
 	errand_close(d);
 }
 
-static void run_verify_bad(struct deed *d)
+static void run_verify_bad(struct workload *d)
 {
 	if (!errand_open(d, CKPT_ENGINE_READ_ONLY))
 		return;
@@ -210,7 +210,7 @@ static void run_verify_bad(struct deed *d)
 	errand_close(d);
 }
 
-static void run_export(struct deed *d)
+static void run_export(struct workload *d)
 {
 	if (!errand_open(d, CKPT_ENGINE_READ_ONLY))
 		return;
@@ -219,7 +219,7 @@ static void run_export(struct deed *d)
 }
 
 /* Restoring the damaged step puts it aside. */
-static void run_quarantine(struct deed *d)
+static void run_quarantine(struct workload *d)
 {
 	struct ckpt_restore *handle = NULL;
 
@@ -239,7 +239,7 @@ static void run_quarantine(struct deed *d)
 	errand_close(d);
 }
 
-static void run_list(struct deed *d)
+static void run_list(struct workload *d)
 {
 	if (!errand_open(d, CKPT_ENGINE_READ_ONLY))
 		return;
@@ -248,7 +248,7 @@ static void run_list(struct deed *d)
 	errand_close(d);
 }
 
-static void run_remove(struct deed *d)
+static void run_remove(struct workload *d)
 {
 	uint64_t generation = 0;
 
@@ -256,16 +256,16 @@ static void run_remove(struct deed *d)
 		return;
 	if (errand_resume(d, 3) && CALL(ckpt_engine_claim(d->engine, &generation)) == 0) {
 		for (unsigned step = 1; step <= 2; step++) {
-			deed_log(d, "let %u 0\n", step);
+			workload_log(d, "let %u 0\n", step);
 			if (errand_outcome(CALL(ckpt_catalog_remove(d->engine, step)) == 0,
 				    "remove", step))
-				deed_log(d, "gone %u\n", step);
+				workload_log(d, "gone %u\n", step);
 		}
 	}
 	errand_close(d);
 }
 
-static void run_closing(struct deed *d)
+static void run_closing(struct workload *d)
 {
 	if (!errand_open(d, 0))
 		return;
@@ -275,12 +275,12 @@ static void run_closing(struct deed *d)
 	if (!handle)
 		return;
 	if (CALL(ckpt_save_wait(handle, CKPT_LEVEL_LOCAL, 0)) == 0)
-		deed_log(d, "ack 2 102\n");
+		workload_log(d, "ack 2 102\n");
 	DO(ckpt_save_free(handle));
 }
 
 /* Settles what the dead one has left. */
-static void run_settle(struct deed *d)
+static void run_settle(struct workload *d)
 {
 	if (!errand_open(d, 0))
 		return;
@@ -290,7 +290,7 @@ static void run_settle(struct deed *d)
 }
 
 /* The child of a fork has a handle that does nothing, and does not keep the store from anybody. */
-static void run_forked(struct deed *d)
+static void run_forked(struct workload *d)
 {
 	uint64_t latest = 0;
 	int status = 0;
@@ -314,17 +314,17 @@ static void run_forked(struct deed *d)
 	errand_close(d);
 }
 
-static void run_verify_tool(struct deed *d)
+static void run_verify_tool(struct workload *d)
 {
 	trial_verify_tool(d);
 }
 
-static void run_restore_tool(struct deed *d)
+static void run_restore_tool(struct workload *d)
 {
 	trial_restore_tool(d);
 }
 
-static void run_consolidate_tool(struct deed *d)
+static void run_consolidate_tool(struct workload *d)
 {
 	trial_consolidate_tool(d);
 }

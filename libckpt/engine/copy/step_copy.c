@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/copy/step_copy_dest.h"
 #include "engine/gc/two_phase_delete.h"
 #include "format/sealed.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/lineage/open.h"
 #include "format/sealed.h"
 #include "io/io_direct.h"

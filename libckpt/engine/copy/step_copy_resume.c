@@ -10,7 +10,7 @@
 #include <errno.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "format/sealed.h"
 
 static ckpt_task_fn look_shard_body;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/gc/two_phase_delete.h"
 #include "engine/lineage/open.h"
 #include "format/sealed.h"

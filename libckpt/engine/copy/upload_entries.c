@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The steps on their way: what one is, and what others ask of them. */
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/copy/remote_gc.h"
 #include "engine/copy/upload_queue.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/copy/upload_filter.h"
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/gc/gc.h"
 
 static struct ckpt_upload_filter *upload_filter_of(struct ckpt_task *task)

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/copy/remote_gc.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/gc/gc.h"

@@ -5,7 +5,7 @@
 #include <errno.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/copy/remote_gc.h"
 #include "engine/gc/gc.h"
 

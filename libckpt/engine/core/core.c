@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/copy/upload_queue.h"
 #include "exchange/exchange_dir.h"
 #include "exchange/exchange_served.h"

@@ -88,7 +88,7 @@ struct ckpt_core_config {
 struct ckpt_core_place {
 	int root;                      /* a descriptor of the directory; -1 */
 	struct ckpt_s3_client *bucket; /* NULL: a directory */
-	uint64_t number;               /* of one in a bucket: ckpt_s3_place_number() */
+	uint64_t number;               /* of one in a bucket: ckpt_s3_uri_number() */
 	const char *label;             /* for messages */
 	/* Of the remote store, to be remembered: whole, one line; NULL: it is not. */
 	const char *url;

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/core/core.h"
 
 static struct ckpt_ledger *ledger_of(const struct ckpt_core *core)

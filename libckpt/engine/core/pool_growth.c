@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/core/core.h"
 
 /* A job's: the copies of the save wait behind it. */

@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/core/core.h"
 
 /* At most, where no GPU has pinned it: a save that comes meanwhile does without it. */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/lineage/open.h"
 
 #define MANIFEST_NAME "manifest.json"

@@ -5,10 +5,10 @@
 #include <errno.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/gc/delete_step.h"
 #include "engine/gc/sweep.h"
-#include "exchange/node_record.h"
+#include "exchange/node_messages.h"
 
 struct ckpt_gc {
 	struct ckpt_core *core;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "exchange/exchange_dir.h"
 
 static const char *next_name(const struct ckpt_listing *names, const char *name)

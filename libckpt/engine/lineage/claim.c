@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/gc/gc.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/lineage/open.h"

@@ -4,7 +4,7 @@
 #define CKPT_ENGINE_LINEAGE_CLAIM_H
 
 #include "engine/ranks/exchange_call.h"
-#include "exchange/rank_record.h"
+#include "exchange/rank_messages.h"
 
 struct ckpt_claimer {
 	struct ckpt_command command;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which steps a restore may choose. */
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/lineage/scan.h"
 
 static bool may_restore(const struct ckpt_scan_step *step)

@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "exchange/exchange_dir.h"
-#include "exchange/restore_record.h"
+#include "exchange/restore_messages.h"
 #include "format/sealed.h"
 
 #define SECOND_NS       UINT64_C(1000000000)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 #define UNSEEN_PAUSE_NS UINT64_C(20000000)
 

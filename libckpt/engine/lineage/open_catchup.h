@@ -5,7 +5,7 @@
 
 #include "engine/lineage/open_sync.h"
 #include "engine/ranks/blob.h"
-#include "exchange/node_record.h"
+#include "exchange/node_messages.h"
 
 struct ckpt_open_node_leader {
 	uint32_t rank;

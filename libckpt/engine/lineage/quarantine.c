@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/utf8.h"
 
 static int encode(struct ckpt_quarantiner *q)

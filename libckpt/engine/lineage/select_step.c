@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "format/sealed.h"
 
 /* How long what rank 0 has seen may take to be seen here, and how often that is looked at. */

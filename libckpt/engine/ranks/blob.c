@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
-#include "exchange/rank_record.h"
+#include "base/error.h"
+#include "exchange/rank_messages.h"
 
 static struct ckpt_blob *blob_of(struct ckpt_task *task)
 {

@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 
 /*
  * Asked again after a part of the time that was waited already, so that the last answer is noticed late by

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/digest.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "device/devices.h"
 #include "device/sample_mix.h"
 #include "format/dtype.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 /* There was something to compare, and the rank has no digests of it. */
 #define WITHOUT      "-"

@@ -7,7 +7,7 @@
 #define CKPT_ENGINE_RESHARD_BOX_H
 
 #include <ckpt/types.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* No size is negative, and the elements can be counted in 63 bits. No dimensions: one element. */
 struct ckpt_box {

@@ -5,7 +5,7 @@
 #include <errno.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/core/core.h"
 
 static struct ckpt_catalog_map_reader *reader_of(struct ckpt_task *task)

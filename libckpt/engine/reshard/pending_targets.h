@@ -4,7 +4,7 @@
 #define CKPT_ENGINE_RESHARD_PENDING_TARGETS_H
 
 #include <ckpt/restore.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 /* Zero is empty. */
 struct ckpt_pending_targets {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 /* Room for `need` items: where they are now, or NULL when there is no memory (they stay as they were). */
 static void *grow(void *items, size_t *room, size_t need, size_t size)

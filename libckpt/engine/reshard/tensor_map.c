@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "format/dtype.h"
 
 /* A name that a rank gives: to a tensor, or to an alias. */

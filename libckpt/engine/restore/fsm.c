@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/restore/restore_state.h"
 
 static struct ckpt_restore *restore_of(struct ckpt_task *task)

@@ -2,7 +2,7 @@
 /* One index, as a command. */
 #include "engine/restore/index_reader.h"
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/restore/restore_state.h"
 
 static struct ckpt_index_reader *index_reader_of(struct ckpt_command *command)

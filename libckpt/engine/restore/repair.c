@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/restore/restore_state.h"
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/utf8.h"
 
 void ckpt_sink_begin_rank(struct ckpt_restore *r, uint32_t rank)

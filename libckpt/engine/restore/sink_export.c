@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/reshard/near.h"
 
 static void start_step_copy(struct ckpt_restore *r)

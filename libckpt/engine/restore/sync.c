@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/restore/restore_state.h"
 
 int ckpt_restore_sync_new(struct ckpt_core *core, struct ckpt_restore_sync **ret_ranks)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 #define SECOND_NS       UINT64_C(1000000000)
 #define TELL_MAX_NS     (10 * SECOND_NS)

@@ -8,7 +8,7 @@
 #define CKPT_ENGINE_RESTORE_VOTE_H
 
 #include "engine/ranks/exchange_call.h"
-#include "exchange/restore_record.h"
+#include "exchange/restore_messages.h"
 
 struct ckpt_restore_vote {
 	struct ckpt_task task; /* await `finished` before the memory goes */

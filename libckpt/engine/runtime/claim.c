@@ -6,7 +6,7 @@
  */
 #include <errno.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/lineage/claim.h"
 #include "engine/runtime/commands.h"
 #include "engine/runtime/runtime_state.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/thread.h"
 #include "engine/copy/claims_import.h"
 #include "engine/lineage/select_step.h"

@@ -8,14 +8,14 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/core/rate_limit.h"
 #include "engine/runtime/runtime_state.h"
 #include "format/remote_record.h"
 #include "io/io_direct.h"
 #include "s3/s3_bucket.h"
 #include "s3/escape.h"
-#include "s3/place.h"
+#include "s3/uri.h"
 
 #include "config.h"
 
@@ -91,7 +91,7 @@ struct manner {
 /* By whoever has asked for just that, and would have to ask again. */
 static const struct manner by_hand = {.patient = true};
 
-static int open_bucket(struct ckpt_engine *engine, const struct ckpt_s3_place *place,
+static int open_bucket(struct ckpt_engine *engine, const struct ckpt_s3_uri *place,
 	const char *label, const struct manner *manner, struct ckpt_error *err,
 	struct ckpt_bucket **ret_bucket)
 {
@@ -120,8 +120,8 @@ static int open_bucket(struct ckpt_engine *engine, const struct ckpt_s3_place *p
 
 int ckpt_runtime_open_place(struct ckpt_engine *engine, bool read_only, struct ckpt_error *err)
 {
-	struct ckpt_s3_place place;
-	int r = ckpt_s3_place_parse(engine->label, err, &place);
+	struct ckpt_s3_uri place;
+	int r = ckpt_s3_uri_parse(engine->label, err, &place);
 
 	if (r < 0)
 		return r;
@@ -164,8 +164,8 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 {
 	struct ckpt_core_place made = {.root = -1, .label = dest};
 	struct ckpt_bucket *bucket = NULL;
-	struct ckpt_s3_place place;
-	int r = ckpt_s3_place_parse(dest, err, &place);
+	struct ckpt_s3_uri place;
+	int r = ckpt_s3_uri_parse(dest, err, &place);
 
 	if (r < 0)
 		return r;
@@ -189,7 +189,7 @@ int ckpt_runtime_dest(struct ckpt_engine *engine, const char *dest, struct ckpt_
 			return ckpt_fail(err, r, "out of memory");
 		}
 		made.bucket = ckpt_bucket_client(bucket);
-		made.number = ckpt_s3_place_number(&place);
+		made.number = ckpt_s3_uri_number(&place);
 	}
 #endif
 	*ret_place = made;
@@ -216,7 +216,7 @@ static int check_apart(struct ckpt_engine *engine, struct ckpt_error *err)
  * which no secret is taken; a directory by its whole path.
  */
 static int name_remote(
-	struct ckpt_engine *engine, const struct ckpt_s3_place *place, struct ckpt_error *err)
+	struct ckpt_engine *engine, const struct ckpt_s3_uri *place, struct ckpt_error *err)
 {
 	struct ckpt_buf url = {0};
 	char *path = place->remote ? NULL : realpath(place->path, NULL);
@@ -249,11 +249,11 @@ static int name_remote(
 int ckpt_runtime_open_remote(
 	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
 {
-	struct ckpt_s3_place place;
+	struct ckpt_s3_uri place;
 
 	if (!opts->remote)
 		return 0;
-	int r = ckpt_s3_place_parse(opts->remote, err, &place);
+	int r = ckpt_s3_uri_parse(opts->remote, err, &place);
 	if (r < 0)
 		return r;
 	engine->remote.label = ckpt_strdup(opts->remote);
@@ -278,7 +278,7 @@ int ckpt_runtime_open_remote(
 #if CKPT_HAVE_S3
 	if (r == 0)
 		engine->remote.bucket = ckpt_bucket_client(engine->remote_bucket);
-	engine->remote.number = ckpt_s3_place_number(&place);
+	engine->remote.number = ckpt_s3_uri_number(&place);
 #endif
 	return r;
 }

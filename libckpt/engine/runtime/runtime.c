@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/thread.h"
 #include "engine/lineage/open.h"
 #include "engine/runtime/commands.h"

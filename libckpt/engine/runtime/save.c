@@ -2,7 +2,7 @@
 /* What user threads do before the core has a save: the busy policy, the order of steps. */
 #include <errno.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/thread.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/runtime/commands.h"

@@ -2,7 +2,7 @@
 /* Calls of user threads: commands that they wait for, and whose turn it is. */
 #include <errno.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/thread.h"
 #include "engine/runtime/commands.h"
 #include "engine/runtime/runtime_state.h"

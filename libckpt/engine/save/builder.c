@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/json_reader.h"
 #include "base/thread.h"
 #include "engine/save/save_state.h"

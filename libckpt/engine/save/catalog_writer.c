@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 
 static struct ckpt_catalog_writer *catalog_writer_of(struct ckpt_task *task)
 {

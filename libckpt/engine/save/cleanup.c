@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/gc/gc.h"
 #include "engine/save/save_state.h"
 

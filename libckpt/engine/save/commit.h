@@ -13,7 +13,7 @@
 
 #include "engine/ranks/blob.h"
 #include "engine/ranks/replica_digest.h"
-#include "exchange/rank_record.h"
+#include "exchange/rank_messages.h"
 
 struct ckpt_save;
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/utf8.h"
 #include "engine/save/save_state.h"
 #include "format/sealed.h"

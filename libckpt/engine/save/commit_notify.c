@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/save/save_state.h"
 
 #define TELL_MAX_NS UINT64_C(10000000000)

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/lineage/open.h"
 #include "engine/save/save_state.h"
 #include "format/sealed.h"

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/save/save_state.h"
-#include "staging/share.h"
+#include "staging/reader_quota.h"
 
 static struct ckpt_lane *lane_of(const struct ckpt_save *save, size_t block)
 {
@@ -367,7 +367,7 @@ static void pump_done(struct ckpt_task *task)
 	ckpt_pool_set_waiter(save->core->parts.pool, NULL);
 	/* One that was stopped leaves the rest to those who read. */
 	ckpt_pool_owe(save->core->parts.pool, 0);
-	ckpt_shares_wake(ckpt_pool_shares(save->core->parts.pool));
+	ckpt_reader_quotas_wake(ckpt_pool_shares(save->core->parts.pool));
 	ckpt_task_wake(&save->task);
 }
 

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/utf8.h"
 #include "engine/save/catalog_writer.h"
 #include "engine/save/commit.h"

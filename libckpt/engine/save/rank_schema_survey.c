@@ -5,7 +5,7 @@
 #include <errno.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/save/catalog_writer.h"
 #include "engine/shard/load.h"
 #include "engine/shard/shard.h"

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "device/sample_mix.h"
 #include "engine/save/save_state.h"
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/lineage/claim.h"
 #include "engine/lineage/open.h"
 #include "engine/save/rank_schema.h"

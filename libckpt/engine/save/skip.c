@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/save/commit.h"
 
 static struct ckpt_skipper *skipper_of(struct ckpt_task *task)

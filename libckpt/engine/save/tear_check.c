@@ -2,7 +2,7 @@
 /* Samples of the tensors of a save: lines that are hashed at its start and at its fence, to see what has changed. */
 #include <errno.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/save/save_state.h"
 
 #define AHEAD 4

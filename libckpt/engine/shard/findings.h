@@ -4,7 +4,7 @@
 #define CKPT_ENGINE_SHARD_FINDINGS_H
 
 #include <ckpt/catalog.h>
-#include "base/attr.h"
+#include "base/compiler.h"
 
 #define CKPT_FINDINGS_MAX 1000
 

@@ -5,7 +5,7 @@
 #include <errno.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 
 static struct ckpt_shard_load_way *way_of(struct ckpt_task *task)
 {

@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/shard/load.h"
 
 static struct ckpt_shard_load *load_of(struct ckpt_task *task)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/shard/read_block.h"
 
 #define OWN_ALIGN 4096
@@ -128,7 +128,7 @@ static struct ckpt_slot *get_slot(struct ckpt_shard_read *f)
 	unsigned i = 0;
 
 	if (!f->own)
-		return ckpt_share_get(&f->share);
+		return ckpt_reader_quota_get(&f->share);
 	/* A block in the ring has one at most, and the ring is not full. */
 	while (f->own[i].taken) {
 		i++;
@@ -143,7 +143,7 @@ static void put_slot(struct ckpt_shard_read *f, struct ckpt_slot *slot)
 	if (f->own)
 		slot->taken = false;
 	else
-		ckpt_share_put(&f->share, slot);
+		ckpt_reader_quota_put(&f->share, slot);
 }
 
 /*
@@ -376,7 +376,7 @@ static int prepare(struct ckpt_shard_read *f)
 	if (!c->targets)
 		want_all(f);
 	if (!f->own)
-		ckpt_share_join(&f->share, c->core->parts.pool, &f->task);
+		ckpt_reader_quota_join(&f->share, c->core->parts.pool, &f->task);
 	f->prepared = true;
 	return 0;
 }
@@ -384,7 +384,7 @@ static int prepare(struct ckpt_shard_read *f)
 static int finish(struct ckpt_shard_read *f)
 {
 	if (f->share.pool)
-		ckpt_share_leave(&f->share);
+		ckpt_reader_quota_leave(&f->share);
 	if (f->config.rate_limit)
 		ckpt_rate_limit_stop(f->config.rate_limit);
 	if (!f->code)

@@ -16,7 +16,7 @@
 #include "engine/reshard/targets.h"
 #include "engine/shard/chunkset.h"
 #include "engine/shard/findings.h"
-#include "staging/share.h"
+#include "staging/reader_quota.h"
 
 /* Blocks under way at most, however large the pool. */
 #define CKPT_SHARD_READ_DEPTH     64
@@ -94,7 +94,7 @@ struct ckpt_shard_read {
 	bool prepared;
 	bool found;   /* the block after the last one in the ring is known, and waits for a slot */
 	bool drained; /* no block is left to begin */
-	struct ckpt_share share;
+	struct ckpt_reader_quota share;
 	struct ckpt_shard_read_block *ring;
 	unsigned depth;
 	unsigned head;

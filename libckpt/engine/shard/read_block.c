@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 
 /* Checking. */
 

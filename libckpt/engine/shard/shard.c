@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/shard/read.h"
 
 #define HEADER_ALIGN 4096

@@ -64,7 +64,7 @@ BUGS = [
         "\t\te = d->api.event_synchronize(last->event);\n",
         "\t\te = CKPT_CUDA_SUCCESS;\n",
         "test_device_cuda", "every_byte_goes_to_staging_and_back"),
-    Bug("event-before-the-last-copy", "libckpt/device/cuda_group.c",
+    Bug("event-before-the-last-copy", "libckpt/device/cuda_batch.c",
         "\tflush(d);\n\t/* Rows and launches have a rate of their own. */\n"
         "\tg->last->bytes = g->runs == g->entries ? g->bytes : 0;\n"
         "\te = d->api.event_record(g->last->event, d->stream);\n",
@@ -97,13 +97,13 @@ BUGS = [
         "\td->lost = true;\n",
         "\td->lost = false;\n",
         "test_device_cuda_faults", "a_lost_device_fails_what_is_under_way_and_all_that_comes"),
-    Bug("relay-over-what-is-under-way", "libckpt/device/cuda_feed.c",
+    Bug("relay-over-what-is-under-way", "libckpt/device/cuda_submit.c",
         "\t\t\tr = scatter ? feed_relayed(d, copy, &piece, relayed) : 0;\n"
         "\t\t\tif (r == 0)\n\t\t\t\tr = launch_grid(d, copy, &grid);\n",
         "\t\t\tr = launch_grid(d, copy, &grid);\n"
         "\t\t\tif (r == 0 && scatter)\n\t\t\t\tr = feed_relayed(d, copy, &piece, relayed);\n",
         "test_device_grids", "scattered_elements_are_those_of_the_cpu"),
-    Bug("kernel-at-what-is-not-pinned", "libckpt/device/cuda_feed.c",
+    Bug("kernel-at-what-is-not-pinned", "libckpt/device/cuda_submit.c",
         "\tif (!seen)\n\t\treturn relay_grid(d, copy, segment);\n",
         "\tif (!seen)\n\t\tseen = (uintptr_t)segment->staged;\n",
         "test_device_grids", "gathered_bytes_are_those_of_the_cpu"),

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/json_reader.h"
 
 static int scan(const char *text, size_t length)

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include <ckpt/error.h>
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "adam_states.h"
 
 #define LEVELS 3
@@ -101,7 +101,7 @@ static void check_only(const struct ckpt_chunk *chunk, const void *data)
 
 enum pattern { RANDOM, CONSTANT, ZERO, BELL, SPECIAL, COUNTING, FEW, PATTERNS };
 
-static uint64_t normal_bits(struct dice *dice, unsigned width)
+static uint64_t normal_bits(struct prng *prng, unsigned width)
 {
 	double sum = -6;
 	float value;
@@ -109,7 +109,7 @@ static uint64_t normal_bits(struct dice *dice, unsigned width)
 	uint64_t wide;
 
 	for (int i = 0; i < 12; i++)
-		sum += (double)dice_below(dice, 1 << 20) / (1 << 20);
+		sum += (double)prng_below(prng, 1 << 20) / (1 << 20);
 	sum *= 0.02;
 	value = (float)sum;
 	memcpy(&bits, &value, sizeof(bits));
@@ -118,30 +118,30 @@ static uint64_t normal_bits(struct dice *dice, unsigned width)
 }
 
 /* Zeros, infinities, numbers that are none, the smallest and the largest ones. */
-static uint64_t special_bits(struct dice *dice, unsigned width)
+static uint64_t special_bits(struct prng *prng, unsigned width)
 {
 	static const uint64_t wide[] = {0, UINT64_C(1) << 63, UINT64_C(0x7ff) << 52,
 		UINT64_C(0xfff) << 52, UINT64_C(0x7ff8) << 48, UINT64_C(0x7ff4dead) << 32, 1,
 		UINT64_C(0x000fffffffffffff), UINT64_C(0x7fefffffffffffff)};
 	static const uint32_t half[] = {0, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00000,
 		0x7fa0dead, 1, 0x7fffff, 0x7f7fffff};
-	size_t i = dice_below(dice, COUNT(half));
+	size_t i = prng_below(prng, COUNT(half));
 
 	return width == 8 ? wide[i] : width == 4 ? half[i] : half[i] >> (32 - 8 * width);
 }
 
 static void draw(
-	struct dice *dice, enum pattern pattern, unsigned width, size_t count, uint8_t *out)
+	struct prng *prng, enum pattern pattern, unsigned width, size_t count, uint8_t *out)
 {
 	for (size_t i = 0; i < count; i++) {
-		uint64_t x = pattern == RANDOM      ? dice_next(dice)
+		uint64_t x = pattern == RANDOM      ? prng_next(prng)
 			     : pattern == CONSTANT  ? UINT64_C(0x3f8012345678abcd)
 			     : pattern == ZERO      ? 0
-			     : pattern == BELL      ? normal_bits(dice, width)
-			     : pattern == SPECIAL   ? special_bits(dice, width)
+			     : pattern == BELL      ? normal_bits(prng, width)
+			     : pattern == SPECIAL   ? special_bits(prng, width)
 			     : pattern == COUNTING  ? i / 3
-			     : dice_below(dice, 50) ? 0
-						    : dice_next(dice);
+			     : prng_below(prng, 50) ? 0
+						    : prng_next(prng);
 
 		memcpy(out + i * width, &x, width);
 	}
@@ -150,7 +150,7 @@ static void draw(
 /* None; the same; a few lines changed; every element by little; another one. */
 enum { NO_BASE, SAME_BASE, NEAR_BASE, CLOSE_BASE, OTHER_BASE, BASES };
 
-static const void *draw_base(struct dice *dice, unsigned which, unsigned width, size_t count,
+static const void *draw_base(struct prng *prng, unsigned which, unsigned width, size_t count,
 	const uint8_t *data, uint8_t *out)
 {
 	size_t bytes = count * width;
@@ -159,11 +159,11 @@ static const void *draw_base(struct dice *dice, unsigned which, unsigned width, 
 		return NULL;
 	memcpy(out, data, bytes);
 	for (size_t i = 0; bytes > 0 && which == NEAR_BASE && i < 1 + bytes / 20000; i++)
-		out[dice_below(dice, bytes)] ^= (uint8_t)dice_next(dice);
+		out[prng_below(prng, bytes)] ^= (uint8_t)prng_next(prng);
 	for (size_t i = 0; which == CLOSE_BASE && i < count; i++)
-		out[i * width] ^= (uint8_t)(dice_next(dice) & 7);
+		out[i * width] ^= (uint8_t)(prng_next(prng) & 7);
 	if (which == OTHER_BASE)
-		draw(dice, (enum pattern)dice_below(dice, PATTERNS), width, count, out);
+		draw(prng, (enum pattern)prng_below(prng, PATTERNS), width, count, out);
 	return out;
 }
 
@@ -185,20 +185,20 @@ static void test_chunks_come_back(void **state)
 		{8, CKPT_KIND_FLOAT},
 	};
 	uint8_t *room = malloc(20000 * 8 + 8), *base = malloc(20000 * 8 + 8);
-	struct dice dice = {3};
+	struct prng prng = {3};
 
 	(void)state;
 	assert_true(room && base);
 	for (size_t t = 0; t < COUNT(types); t++) {
 		for (size_t i = 0; i < COUNT(sizes) * PATTERNS; i++) {
-			unsigned shift = (unsigned)dice_below(&dice, 8), which = i % BASES;
+			unsigned shift = (unsigned)prng_below(&prng, 8), which = i % BASES;
 			enum pattern pattern = (enum pattern)(i / COUNT(sizes));
 			struct ckpt_chunk chunk = {.count = sizes[i % COUNT(sizes)],
 				.width = types[t].width,
 				.kind = types[t].kind};
 
-			draw(&dice, pattern, chunk.width, chunk.count, room + shift);
-			chunk.base = draw_base(&dice, which, chunk.width, chunk.count, room + shift,
+			draw(&prng, pattern, chunk.width, chunk.count, room + shift);
+			chunk.base = draw_base(&prng, which, chunk.width, chunk.count, room + shift,
 				base + 7 - shift);
 			check_only(&chunk, room + shift);
 		}
@@ -214,21 +214,21 @@ static void test_largest_chunk(void **state)
 	uint8_t *data = malloc(CKPT_CHUNK_BYTES), *base = malloc(CKPT_CHUNK_BYTES);
 	struct ckpt_chunk chunk = {
 		.count = count, .width = 4, .kind = CKPT_KIND_FLOAT, .base = base};
-	struct dice dice = {4};
+	struct prng prng = {4};
 
 	(void)state;
 	assert_true(data && base);
-	draw(&dice, BELL, 4, count, data);
+	draw(&prng, BELL, 4, count, data);
 	memcpy(base, data, CKPT_CHUNK_BYTES);
 	/* A row of an embedding in a hundred was touched. */
 	for (size_t i = 0; i < count / CKPT_CHUNK_BYTES * 100 + 40; i++)
-		draw(&dice, BELL, 4, 64, base + dice_below(&dice, count / 64) * 256);
+		draw(&prng, BELL, 4, 64, base + prng_below(&prng, count / 64) * 256);
 	free(check(&chunk, data, &size));
 	assert_true(size < CKPT_CHUNK_BYTES / 50);
 	chunk.base = NULL;
 	check_only(&chunk, data);
 	/* Noise is as large as it is, and a byte. */
-	draw(&dice, RANDOM, 4, count, data);
+	draw(&prng, RANDOM, 4, count, data);
 	free(check(&chunk, data, &size));
 	assert_int_equal(size, CKPT_CHUNK_BYTES + 1);
 	free(data);
@@ -286,12 +286,12 @@ static void test_weights_that_are_rounded(void **state)
 	static uint16_t weights[5000];
 	struct ckpt_chunk chunk = {
 		.count = COUNT(weights), .width = 2, .kind = CKPT_KIND_BF16, .master = master};
-	struct dice dice = {5};
+	struct prng prng = {5};
 	size_t size;
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(master); i++) {
-		uint32_t x = (uint32_t)(i % 100 ? normal_bits(&dice, 4) : special_bits(&dice, 4));
+		uint32_t x = (uint32_t)(i % 100 ? normal_bits(&prng, 4) : special_bits(&prng, 4));
 
 		master[i] = x;
 		weights[i] = (uint16_t)((x & 0x7fffffff) > 0x7f800000
@@ -419,22 +419,22 @@ static void test_modes_of_the_caller(void **state)
 }
 
 /* Bytes changed, cut off, put in, exchanged: an answer, and nothing read or written that is not there. */
-static void mutate(struct dice *dice, const struct ckpt_chunk *chunk, const uint8_t *encoded,
+static void mutate(struct prng *prng, const struct ckpt_chunk *chunk, const uint8_t *encoded,
 	size_t size, uint8_t *room)
 {
-	size_t length = dice_below(dice, 4) ? size : dice_below(dice, size + 1);
+	size_t length = prng_below(prng, 4) ? size : prng_below(prng, size + 1);
 	uint8_t *in = malloc(length ? length : 1); /* a sanitizer sees what is read behind it */
-	size_t level = dice_below(dice, LEVELS);
+	size_t level = prng_below(prng, LEVELS);
 	int r;
 
 	assert_non_null(in);
 	memcpy(in, encoded, length);
-	for (size_t i = 0; i < 1 + dice_below(dice, 3) && length > 0; i++) {
+	for (size_t i = 0; i < 1 + prng_below(prng, 3) && length > 0; i++) {
 		/* Heads are near the beginning. */
-		size_t at = dice_below(dice, dice_below(dice, 2) && length > 48 ? 48 : length);
+		size_t at = prng_below(prng, prng_below(prng, 2) && length > 48 ? 48 : length);
 
-		in[at] = dice_below(dice, 2) ? (uint8_t)dice_below(dice, 10)
-					     : (uint8_t)dice_next(dice);
+		in[at] = prng_below(prng, 2) ? (uint8_t)prng_below(prng, 10)
+					     : (uint8_t)prng_next(prng);
 	}
 	r = ckpt_decode(codecs[level] ? codecs[level] : codecs[0], chunk, in, length, room);
 	assert_true(r == 0 || r == CKPT_EINTEGRITY);
@@ -446,7 +446,7 @@ static void test_hostile_chunks(void **state)
 	enum { COUNT_OF = 3000 };
 	uint8_t *data = malloc(COUNT_OF * 8), *base = malloc(COUNT_OF * 8);
 	uint8_t *room = malloc(COUNT_OF * 8);
-	struct dice dice = {6};
+	struct prng prng = {6};
 
 	(void)state;
 	assert_true(data && base && room);
@@ -457,8 +457,8 @@ static void test_hostile_chunks(void **state)
 		uint8_t *encoded;
 		size_t size;
 
-		draw(&dice, (enum pattern)(i % PATTERNS), chunk.width, COUNT_OF, data);
-		chunk.base = draw_base(&dice, i / 4 % BASES, chunk.width, COUNT_OF, data, base);
+		draw(&prng, (enum pattern)(i % PATTERNS), chunk.width, COUNT_OF, data);
+		chunk.base = draw_base(&prng, i / 4 % BASES, chunk.width, COUNT_OF, data, base);
 		encoded = check(&chunk, data, &size);
 		/* Every mode finds something to predict from, whatever the chunk was encoded with. */
 		chunk.base = base;
@@ -467,7 +467,7 @@ static void test_hostile_chunks(void **state)
 		chunk.role = chunk.width == 4 ? (enum ckpt_adam_role)(i / 4 % 4) : CKPT_ADAM_NONE;
 		chunk.m = chunk.m_base = chunk.v = chunk.width == 4 ? base : NULL;
 		for (unsigned k = 0; k < 100; k++)
-			mutate(&dice, &chunk, encoded, size, room);
+			mutate(&prng, &chunk, encoded, size, room);
 		free(encoded);
 	}
 	free(data);

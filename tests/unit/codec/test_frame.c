@@ -8,32 +8,32 @@
 #include <zstd.h>
 
 #include "codec/frame.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 #define LARGEST 300000
 
 static uint8_t symbols[LARGEST], again[LARGEST];
 
-static double uniform(struct dice *dice)
+static double uniform(struct prng *prng)
 {
-	return (double)(dice_below(dice, 1u << 30) + 1) / (1u << 30);
+	return (double)(prng_below(prng, 1u << 30) + 1) / (1u << 30);
 }
 
 /* Flat, exponential, bell-shaped, mostly zero, or few large ones: what planes look like. */
-static void draw(struct dice *dice, size_t count)
+static void draw(struct prng *prng, size_t count)
 {
-	unsigned kind = (unsigned)dice_below(dice, 5), span = 1 + (unsigned)dice_below(dice, 256);
-	unsigned first = (unsigned)dice_below(dice, 256);
-	double scale = 1 + (double)dice_below(dice, 40);
+	unsigned kind = (unsigned)prng_below(prng, 5), span = 1 + (unsigned)prng_below(prng, 256);
+	unsigned first = (unsigned)prng_below(prng, 256);
+	double scale = 1 + (double)prng_below(prng, 40);
 
 	for (size_t i = 0; i < count; i++) {
-		double u = uniform(dice);
+		double u = uniform(prng);
 		int value =
-			kind == 0   ? (int)dice_below(dice, span)
+			kind == 0   ? (int)prng_below(prng, span)
 			: kind == 1 ? (int)(-log(u) * scale)
 			: kind == 2
-				? (int)(scale * sqrt(-2 * log(u)) * cos(6.28318 * uniform(dice)))
-			: kind == 3 ? (dice_below(dice, 1000) ? 0 : (int)dice_next(dice) & 255)
+				? (int)(scale * sqrt(-2 * log(u)) * cos(6.28318 * uniform(prng)))
+			: kind == 3 ? (prng_below(prng, 1000) ? 0 : (int)prng_next(prng) & 255)
 				    : (int)pow(u, -0.7);
 
 		symbols[i] = (uint8_t)(first + (unsigned)value);
@@ -82,13 +82,13 @@ static void check_frame(size_t count)
 
 static void test_stock_zstd_reads_frames(void **state)
 {
-	struct dice dice = {1};
+	struct prng prng = {1};
 
 	(void)state;
 	for (unsigned i = 0; i < 600; i++) {
-		size_t count = 1 + dice_below(&dice, i % 50 == 0 ? LARGEST : 3000);
+		size_t count = 1 + prng_below(&prng, i % 50 == 0 ? LARGEST : 3000);
 
-		draw(&dice, count);
+		draw(&prng, count);
 		check_frame(count);
 	}
 }
@@ -96,7 +96,7 @@ static void test_stock_zstd_reads_frames(void **state)
 /* Counts like the Fibonacci numbers make the longest codes: they have to be cut to 11 bits. */
 static void test_long_codes_are_cut(void **state)
 {
-	struct dice dice = {2};
+	struct prng prng = {2};
 	size_t count = 0;
 	uint32_t share[2] = {1, 1};
 
@@ -110,7 +110,7 @@ static void test_long_codes_are_cut(void **state)
 		share[1] = sum;
 	}
 	for (size_t i = count - 1; i > 0; i--) {
-		size_t j = dice_below(&dice, i + 1);
+		size_t j = prng_below(&prng, i + 1);
 		uint8_t swap = symbols[i];
 
 		symbols[i] = symbols[j];

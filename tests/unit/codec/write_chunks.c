@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "adam_states.h"
 
 static const char *folder;
@@ -92,7 +92,7 @@ static void write_adam(bool bf16_gradients, bool lerp)
 }
 
 /* Bells of one width after another: float and integer, alone, beside a base, and mostly the base. */
-static void write_width(unsigned width, enum ckpt_chunk_kind kind, struct dice *dice)
+static void write_width(unsigned width, enum ckpt_chunk_kind kind, struct prng *prng)
 {
 	enum { COUNT_OF = 5000 };
 	static uint8_t data[COUNT_OF * 8], base[COUNT_OF * 8];
@@ -100,9 +100,9 @@ static void write_width(unsigned width, enum ckpt_chunk_kind kind, struct dice *
 	char name[100];
 
 	for (size_t i = 0; i < (size_t)COUNT_OF * width; i++) {
-		base[i] = (uint8_t)(i % width == width - 1 ? 60 + dice_below(dice, 4)
-							   : dice_next(dice) >> 40);
-		data[i] = (uint8_t)(base[i] ^ (i % width == 0 ? dice_below(dice, 4) : 0));
+		base[i] = (uint8_t)(i % width == width - 1 ? 60 + prng_below(prng, 4)
+							   : prng_next(prng) >> 40);
+		data[i] = (uint8_t)(base[i] ^ (i % width == 0 ? prng_below(prng, 4) : 0));
 	}
 	snprintf(name, sizeof(name), "alone%u-%d", width, kind);
 	write_chunk(name, &chunk, data);
@@ -115,13 +115,13 @@ static void write_width(unsigned width, enum ckpt_chunk_kind kind, struct dice *
 	snprintf(name, sizeof(name), "same%u-%d", width, kind);
 	write_chunk(name, &chunk, base);
 	for (size_t i = 0; i < (size_t)COUNT_OF * width; i++)
-		data[i] = (uint8_t)(dice_next(dice) >> 24);
+		data[i] = (uint8_t)(prng_next(prng) >> 24);
 	chunk.base = NULL;
 	snprintf(name, sizeof(name), "noise%u-%d", width, kind);
 	write_chunk(name, &chunk, data);
 }
 
-static void write_cast(struct dice *dice)
+static void write_cast(struct prng *prng)
 {
 	static uint32_t master[2000];
 	static uint16_t weights[2000];
@@ -129,7 +129,7 @@ static void write_cast(struct dice *dice)
 		.count = 2000, .width = 2, .kind = CKPT_KIND_BF16, .master = master};
 
 	for (size_t i = 0; i < chunk.count; i++) {
-		master[i] = (uint32_t)(0x3c000000 + (dice_next(dice) & 0x81ffffff));
+		master[i] = (uint32_t)(0x3c000000 + (prng_next(prng) & 0x81ffffff));
 		weights[i] = (uint16_t)((master[i] + 0x7fff + (master[i] >> 16 & 1)) >> 16);
 	}
 	write_chunk("cast", &chunk, weights);
@@ -145,7 +145,7 @@ static void write_cast(struct dice *dice)
 
 int main(int argc, char **argv)
 {
-	struct dice dice = {7};
+	struct prng prng = {7};
 
 	if (argc != 2)
 		return 2;
@@ -154,10 +154,10 @@ int main(int argc, char **argv)
 	if (!codec)
 		return 1;
 	for (unsigned width = 1; width <= 8; width *= 2) {
-		write_width(width, CKPT_KIND_INT, &dice);
-		write_width(width, CKPT_KIND_FLOAT, &dice);
+		write_width(width, CKPT_KIND_INT, &prng);
+		write_width(width, CKPT_KIND_FLOAT, &prng);
 	}
-	write_cast(&dice);
+	write_cast(&prng);
 	write_adam(false, false);
 	write_adam(true, false);
 	write_adam(true, true);

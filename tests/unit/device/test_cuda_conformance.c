@@ -10,7 +10,7 @@
 #include "device/cuda_driver.h"
 #include "device/cuda_grids.h"
 #include "device/kernels/span_bodies.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 #define SIZE ((size_t)1 << 20)
 
@@ -122,7 +122,7 @@ static void a_copy_of_pinned_memory_returns_before_it_is_made(void **state)
 
 /*
  * How deep a stream's queue is, CUDA does not say. That it takes so many while the device stands still is what a hold
- * reckons with (device/cuda_pace.h); where it does not, this waits for ever.
+ * reckons with (device/cuda_piece_size.h); where it does not, this waits for ever.
  */
 static void a_stream_takes_some_hundred_entries_that_are_not_done(void **state)
 {
@@ -440,18 +440,18 @@ struct spans {
 
 static void draw_spans(struct world *w, struct spans *s, uint64_t seen)
 {
-	struct dice d = {8};
+	struct prng d = {8};
 
 	s->there = (void *)(w->host + SIZE + SIZE / 2);
 	s->samples = (void *)(w->host + SIZE + SIZE / 4 * 3);
 	for (size_t i = 0; i < SPANS; i++) {
-		struct ckpt_cuda_span span = {.run = 1 + dice_below(&d, 100), .key = dice_next(&d)};
-		uint64_t data = i * SPACE + dice_below(&d, 8);
-		uint64_t staged = i * STAGED + dice_below(&d, 32);
+		struct ckpt_cuda_span span = {.run = 1 + prng_below(&d, 100), .key = prng_next(&d)};
+		uint64_t data = i * SPACE + prng_below(&d, 8);
+		uint64_t staged = i * STAGED + prng_below(&d, 32);
 
-		span.pitch = span.run + dice_below(&d, 4);
-		span.offset = dice_below(&d, span.run);
-		span.length = 1 + dice_below(&d, 100);
+		span.pitch = span.run + prng_below(&d, 4);
+		span.offset = prng_below(&d, span.run);
+		span.length = 1 + prng_below(&d, 100);
 		span.data = (uintptr_t)w->device + data;
 		span.staged = seen + SIZE + staged;
 		s->there[i] = span;

@@ -6,7 +6,7 @@
 #include "device/cuda_driver.h"
 #include "device/cuda_span.h"
 #include "device/sample_mix.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 #define SIZE  ((size_t)1 << 20)
 #define SPANS 10000
@@ -28,7 +28,7 @@ static int setup(void **state)
 {
 	static struct world world;
 	struct world *w = &world;
-	struct dice d = {4};
+	struct prng d = {4};
 	void *seen = NULL;
 
 	rig = cuda_rig_fake();
@@ -41,7 +41,7 @@ static int setup(void **state)
 	w->host = cuda_rig_pages(3 * SIZE);
 	w->bytes = cuda_rig_pages(SIZE);
 	for (size_t i = 0; i < SIZE; i++)
-		w->bytes[i] = (char)dice_next(&d);
+		w->bytes[i] = (char)prng_next(&d);
 	rig->fake->poke(w->device, w->bytes, SIZE);
 	assert_cuda(cuda->host_register(w->host, 3 * SIZE,
 		CKPT_CUDA_HOST_REGISTER_PORTABLE | CKPT_CUDA_HOST_REGISTER_MAPPED));

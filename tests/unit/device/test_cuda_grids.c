@@ -7,7 +7,7 @@
 
 #include "device/cuda_grids.h"
 #include "device/kernels/span_bodies.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 /* What a view and an array may span; views begin in the middle, so that they can go both ways. */
 #define SPACE  ((size_t)1 << 16)
@@ -27,55 +27,55 @@ struct drawn {
 };
 
 /* `apart`: elements that share no memory, in any order of dimensions and any direction. Else anything. */
-static void draw_view(struct dice *d, struct drawn *v, bool apart)
+static void draw_view(struct prng *d, struct drawn *v, bool apart)
 {
 	static const uint32_t items[] = {1, 2, 3, 4, 6, 8, 16, 32};
 	uint32_t order[8];
-	uint32_t ndim = (uint32_t)dice_below(d, 7);
-	int64_t step = dice_below(d, 6) ? 1 : 2;
-	uint32_t item = items[dice_below(d, COUNT(items))];
+	uint32_t ndim = (uint32_t)prng_below(d, 7);
+	int64_t step = prng_below(d, 6) ? 1 : 2;
+	uint32_t item = items[prng_below(d, COUNT(items))];
 
 	for (uint32_t i = 0; i < ndim; i++) {
-		uint32_t j = (uint32_t)dice_below(d, i + 1);
+		uint32_t j = (uint32_t)prng_below(d, i + 1);
 
 		order[i] = order[j];
 		order[j] = i;
-		v->shape[i] = (int64_t)(1 + dice_below(d, ndim < 4 ? 9 : 4));
+		v->shape[i] = (int64_t)(1 + prng_below(d, ndim < 4 ? 9 : 4));
 	}
 	for (uint32_t i = 0; i < ndim; i++) {
 		uint32_t k = order[i];
 
-		v->strides[k] = dice_below(d, 5) ? step : -step;
+		v->strides[k] = prng_below(d, 5) ? step : -step;
 		step *= v->shape[k];
-		if (dice_below(d, 4) == 0)
-			step += (int64_t)dice_below(d, 3);
-		if (!apart && dice_below(d, 2))
-			v->strides[k] = (int64_t)dice_below(d, 7) - 3;
+		if (prng_below(d, 4) == 0)
+			step += (int64_t)prng_below(d, 3);
+		if (!apart && prng_below(d, 2))
+			v->strides[k] = (int64_t)prng_below(d, 7) - 3;
 		/* It means nothing. */
-		if (v->shape[k] == 1 && dice_below(d, 2))
+		if (v->shape[k] == 1 && prng_below(d, 2))
 			v->strides[k] = INT64_MAX;
 	}
-	v->s = (struct ckpt_segment){.view = {.data = memory + MIDDLE + dice_below(d, 2) * 16,
+	v->s = (struct ckpt_segment){.view = {.data = memory + MIDDLE + prng_below(d, 2) * 16,
 					     .item = item,
 					     .ndim = ndim,
 					     .shape = v->shape,
-					     .strides = dice_below(d, 8) ? v->strides : NULL}};
-	if (dice_below(d, 8) == 0)
-		v->s.view.data += dice_below(d, 16);
+					     .strides = prng_below(d, 8) ? v->strides : NULL}};
+	if (prng_below(d, 8) == 0)
+		v->s.view.data += prng_below(d, 16);
 }
 
 /* Some part of so many bytes, staged anywhere. */
-static void draw_part(struct dice *d, struct drawn *v, uint64_t bytes)
+static void draw_part(struct prng *d, struct drawn *v, uint64_t bytes)
 {
 	struct ckpt_segment *s = &v->s;
-	uint64_t grain = dice_below(d, 4) ? s->view.item : 1;
+	uint64_t grain = prng_below(d, 4) ? s->view.item : 1;
 
-	s->offset = dice_below(d, 2) ? 0 : dice_below(d, bytes) / grain * grain;
+	s->offset = prng_below(d, 2) ? 0 : prng_below(d, bytes) / grain * grain;
 	s->length = bytes - s->offset;
-	if (dice_below(d, 2))
-		s->length = ckpt_min_u64(s->length, grain * (1 + dice_below(d, s->length)));
-	s->staged = staged + 64 + (dice_below(d, 3) ? dice_below(d, 4) * 16 : dice_below(d, 64));
-	s->tensor = (uint32_t)dice_below(d, 100);
+	if (prng_below(d, 2))
+		s->length = ckpt_min_u64(s->length, grain * (1 + prng_below(d, s->length)));
+	s->staged = staged + 64 + (prng_below(d, 3) ? prng_below(d, 4) * 16 : prng_below(d, 64));
+	s->tensor = (uint32_t)prng_below(d, 100);
 }
 
 /* All that the elements of the view span lies in the memory. */
@@ -91,27 +91,27 @@ static bool fits(const struct drawn *v)
 	return span < MIDDLE - 64 && ckpt_view_bytes(view) < MIDDLE - 64;
 }
 
-static void fill(struct dice *d, char *bytes)
+static void fill(struct prng *d, char *bytes)
 {
 	for (size_t i = 0; i < SPACE; i += sizeof(uint64_t)) {
-		uint64_t word = dice_next(d);
+		uint64_t word = prng_next(d);
 
 		memcpy(bytes + i, &word, sizeof(word));
 	}
 }
 
 /* All items and some beside them, which are empty, each once and in no order. */
-static void move(struct dice *d, const struct ckpt_cuda_grid *g, bool scatter)
+static void move(struct prng *d, const struct ckpt_cuda_grid *g, bool scatter)
 {
 	uint64_t first;
 	uint64_t items = ckpt_cuda_grid_items(g, &first);
-	uint64_t step = 1 + 2 * dice_below(d, 50);
+	uint64_t step = 1 + 2 * prng_below(d, 50);
 	uint64_t room = 1;
 
 	while (room < items)
 		room *= 2;
 	/* Odd steps come to all of a power of two. */
-	for (uint64_t i = 0, at = dice_below(d, room); i < room; i++, at = (at + step) % room)
+	for (uint64_t i = 0, at = prng_below(d, room); i < room; i++, at = (at + step) % room)
 		if (at < items)
 			ckpt_grid_copy(g, scatter, first + at);
 	if (items > 0 && g->inner == g->ndim)
@@ -120,7 +120,7 @@ static void move(struct dice *d, const struct ckpt_cuda_grid *g, bool scatter)
 
 static void items_gather_what_the_cpu_would(void **state)
 {
-	struct dice d = {21};
+	struct prng d = {21};
 	unsigned moved = 0;
 	unsigned units[17] = {0};
 
@@ -130,7 +130,7 @@ static void items_gather_what_the_cpu_would(void **state)
 		struct ckpt_cuda_grid g;
 		struct drawn v;
 
-		draw_view(&d, &v, dice_below(&d, 2));
+		draw_view(&d, &v, prng_below(&d, 2));
 		if (!fits(&v))
 			continue;
 		draw_part(&d, &v, ckpt_view_bytes(&v.s.view));
@@ -151,7 +151,7 @@ static void items_gather_what_the_cpu_would(void **state)
 
 static void items_scatter_what_the_cpu_would(void **state)
 {
-	struct dice d = {22};
+	struct prng d = {22};
 	unsigned moved = 0;
 
 	(void)state;
@@ -179,7 +179,7 @@ static void items_scatter_what_the_cpu_would(void **state)
 
 static void boxes_are_filled_as_the_cpu_would(void **state)
 {
-	struct dice d = {23};
+	struct prng d = {23};
 	unsigned moved = 0;
 	unsigned rows = 0;
 
@@ -193,10 +193,10 @@ static void boxes_are_filled_as_the_cpu_would(void **state)
 		draw_view(&d, &v, true);
 		bytes = v.s.view.item;
 		for (uint32_t k = 0; k < v.s.view.ndim; k++) {
-			int64_t room = dice_below(&d, 2) ? (int64_t)dice_below(&d, 4) : 0;
+			int64_t room = prng_below(&d, 2) ? (int64_t)prng_below(&d, 4) : 0;
 
 			v.around[k] = v.shape[k] + room;
-			v.around[v.s.view.ndim + k] = (int64_t)dice_below(&d, (uint64_t)room + 1);
+			v.around[v.s.view.ndim + k] = (int64_t)prng_below(&d, (uint64_t)room + 1);
 			bytes *= (uint64_t)v.around[k];
 		}
 		if (!fits(&v) || bytes > SPACE - 256)
@@ -218,17 +218,17 @@ static void boxes_are_filled_as_the_cpu_would(void **state)
 
 static void grids_are_sampled_as_segments_are(void **state)
 {
-	struct dice d = {24};
+	struct prng d = {24};
 	unsigned sampled = 0;
 
 	(void)state;
 	fill(&d, memory);
 	for (unsigned i = 0; i < 30000; i++) {
-		uint64_t seed = dice_next(&d);
+		uint64_t seed = prng_next(&d);
 		struct ckpt_cuda_grid g;
 		struct drawn v;
 
-		draw_view(&d, &v, dice_below(&d, 2));
+		draw_view(&d, &v, prng_below(&d, 2));
 		if (!fits(&v))
 			continue;
 		draw_part(&d, &v, ckpt_view_bytes(&v.s.view));
@@ -255,7 +255,7 @@ static void lanes_share_the_items(void **state)
 		.offset = 38,
 		.length = 2000,
 		.staged = staged + 6};
-	struct dice d = {25};
+	struct prng d = {25};
 	struct ckpt_cuda_grid g;
 	struct ckpt_cuda_span span = {.run = 1, .grid = (uintptr_t)&g};
 

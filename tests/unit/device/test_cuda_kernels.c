@@ -7,7 +7,7 @@
 #include <ckpt/error.h>
 #include "device/cuda_spans.h"
 #include "device/kernels/span_bodies.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 #define SPACE 32768
 #define BYTE  0x5a
@@ -17,45 +17,45 @@ static char wanted[SPACE];
 static char staged[SPACE];
 
 /* Dimensions that are together or apart, mostly in order; the elements of any size. */
-static struct ckpt_view draw_view(struct dice *d, int64_t *shape, int64_t *strides)
+static struct ckpt_view draw_view(struct prng *d, int64_t *shape, int64_t *strides)
 {
 	static const uint32_t items[] = {1, 2, 3, 4, 8, 16};
-	struct ckpt_view view = {.item = items[dice_below(d, COUNT(items))],
-		.ndim = (uint32_t)dice_below(d, 4),
+	struct ckpt_view view = {.item = items[prng_below(d, COUNT(items))],
+		.ndim = (uint32_t)prng_below(d, 4),
 		.shape = shape,
-		.strides = dice_below(d, 4) ? strides : NULL};
-	int64_t step = dice_below(d, 8) ? 1 : 3;
+		.strides = prng_below(d, 4) ? strides : NULL};
+	int64_t step = prng_below(d, 8) ? 1 : 3;
 
 	for (uint32_t i = view.ndim; i-- > 0;) {
-		shape[i] = (int64_t)(1 + dice_below(d, i == 0 ? 8 : 6));
+		shape[i] = (int64_t)(1 + prng_below(d, i == 0 ? 8 : 6));
 		strides[i] = step;
 		step *= shape[i];
-		if (dice_below(d, 3) == 0)
-			step += (int64_t)dice_below(d, 5);
+		if (prng_below(d, 3) == 0)
+			step += (int64_t)prng_below(d, 5);
 	}
-	view.data = memory + dice_below(d, 64);
+	view.data = memory + prng_below(d, 64);
 	return view;
 }
 
 /* A part of such a view; its staged bytes begin anywhere. */
-static struct ckpt_segment draw_segment(struct dice *d, int64_t *shape, int64_t *strides)
+static struct ckpt_segment draw_segment(struct prng *d, int64_t *shape, int64_t *strides)
 {
 	struct ckpt_segment s = {.view = draw_view(d, shape, strides)};
 	uint64_t bytes = ckpt_view_bytes(&s.view);
 
-	s.offset = dice_below(d, 2) ? 0 : dice_below(d, bytes);
+	s.offset = prng_below(d, 2) ? 0 : prng_below(d, bytes);
 	s.length = bytes - s.offset;
-	if (dice_below(d, 2))
-		s.length = 1 + dice_below(d, s.length);
-	s.staged = staged + dice_below(d, 64);
-	s.tensor = (uint32_t)dice_below(d, 100);
+	if (prng_below(d, 2))
+		s.length = 1 + prng_below(d, s.length);
+	s.staged = staged + prng_below(d, 64);
+	s.tensor = (uint32_t)prng_below(d, 100);
 	return s;
 }
 
-static void shuffle(struct dice *d, uint32_t *order, uint32_t count)
+static void shuffle(struct prng *d, uint32_t *order, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++) {
-		uint32_t j = (uint32_t)dice_below(d, i + 1);
+		uint32_t j = (uint32_t)prng_below(d, i + 1);
 
 		order[i] = order[j];
 		order[j] = i;
@@ -63,7 +63,7 @@ static void shuffle(struct dice *d, uint32_t *order, uint32_t count)
 }
 
 /* Every lane once, in any order. */
-static void copy(struct dice *d, const struct ckpt_cuda_span *span, bool scatter, uint32_t lanes)
+static void copy(struct prng *d, const struct ckpt_cuda_span *span, bool scatter, uint32_t lanes)
 {
 	uint32_t order[64];
 
@@ -75,7 +75,7 @@ static void copy(struct dice *d, const struct ckpt_cuda_span *span, bool scatter
 static void lanes_move_what_the_cpu_would(void **state)
 {
 	static const uint32_t lanes[] = {CKPT_CUDA_LANES, 1, 64, 7};
-	struct dice d = {11};
+	struct prng d = {11};
 	unsigned moved = 0;
 
 	(void)state;
@@ -90,7 +90,7 @@ static void lanes_move_what_the_cpu_would(void **state)
 		moved++;
 		span.staged = (uintptr_t)s.staged;
 		for (size_t j = 0; j < SPACE / 8; j++)
-			((uint64_t *)(void *)memory)[j] = dice_next(&d);
+			((uint64_t *)(void *)memory)[j] = prng_next(&d);
 		memset(staged, BYTE, SPACE);
 		memset(wanted, BYTE, SPACE);
 		ckpt_view_gather(&s.view, s.offset, s.length, wanted + (s.staged - staged));
@@ -113,11 +113,11 @@ static void lanes_move_what_the_cpu_would(void **state)
 /* Neither side at the alignment of the other: all of them, and every short length. */
 static void runs_of_any_alignment_are_moved(void **state)
 {
-	struct dice d = {12};
+	struct prng d = {12};
 
 	(void)state;
 	for (size_t i = 0; i < SPACE; i++)
-		memory[i] = (char)dice_next(&d);
+		memory[i] = (char)prng_next(&d);
 	for (uint64_t from = 0; from < 16; from++) {
 		for (uint64_t to = 0; to < 16; to++) {
 			for (uint64_t length = 1; length < 3000; length += length < 70 ? 1 : 211) {
@@ -138,17 +138,17 @@ static void runs_of_any_alignment_are_moved(void **state)
 
 static void spans_are_sampled_as_segments_are(void **state)
 {
-	struct dice d = {13};
+	struct prng d = {13};
 	unsigned sampled = 0;
 
 	(void)state;
 	for (size_t i = 0; i < SPACE; i++)
-		memory[i] = (char)dice_next(&d);
+		memory[i] = (char)prng_next(&d);
 	for (unsigned i = 0; i < 50000; i++) {
 		int64_t shape[CKPT_NDIM_MAX];
 		int64_t strides[CKPT_NDIM_MAX];
 		struct ckpt_segment s = draw_segment(&d, shape, strides);
-		uint64_t seed = dice_next(&d);
+		uint64_t seed = prng_next(&d);
 		struct ckpt_cuda_span span;
 
 		s.staged = NULL;

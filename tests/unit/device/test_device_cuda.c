@@ -6,10 +6,10 @@
 
 #include "base/thread.h"
 #include "cuda/cuda_rig.h"
-#include "device/cuda_pieces.h"
+#include "device/cuda_copy_plan.h"
 #include "lib/child.h"
-#include "lib/dice.h"
 #include "lib/hang_inbox.h"
+#include "lib/prng.h"
 
 #define SIZE   ((size_t)1 << 18)
 #define COPIES 16
@@ -29,7 +29,7 @@ static struct world world;
 static void start(uint64_t seed)
 {
 	struct world *w = &world;
-	struct dice d = {seed};
+	struct prng d = {seed};
 
 	rig = cuda_rig_fake();
 	fake = rig->fake;
@@ -41,7 +41,7 @@ static void start(uint64_t seed)
 	w->staged = cuda_rig_pages(SIZE);
 	w->bytes = cuda_rig_pages(SIZE);
 	for (size_t i = 0; i < SIZE; i++)
-		w->bytes[i] = (char)dice_next(&d);
+		w->bytes[i] = (char)prng_next(&d);
 	fake->poke(w->device, w->bytes, SIZE);
 	assert_int_equal(ckpt_device_pin(rig->device, w->staged, SIZE, &rig->err), 0);
 }
@@ -106,12 +106,12 @@ static void every_byte_goes_to_staging_and_back(void **state)
 	char *other = cuda_rig_device_memory(rig, SIZE);
 	char *seen = cuda_rig_pages(SIZE);
 	size_t step = SIZE / COUNT(segments);
-	struct dice d = {5};
+	struct prng d = {5};
 
 	for (size_t i = 0; i < COUNT(segments); i++) {
 		segments[i] = whole(w);
-		segments[i].offset = i * step + dice_below(&d, 64);
-		segments[i].length = dice_below(&d, step - 64);
+		segments[i].offset = i * step + prng_below(&d, 64);
+		segments[i].length = prng_below(&d, step - 64);
 		segments[i].staged = w->staged + segments[i].offset;
 		others[i] = segments[i];
 		others[i].view.data = other;
@@ -594,7 +594,7 @@ static void look_and_reuse(struct ckpt_node *node)
 
 static void run_loop(struct world *w, uint64_t seed)
 {
-	struct dice d = {seed};
+	struct prng d = {seed};
 
 	loop_next = 0;
 	loop_wrong = 0;
@@ -618,7 +618,7 @@ static void run_loop(struct world *w, uint64_t seed)
 			copy->job.node.run = look_and_reuse;
 			ckpt_device_copy(rig->device, copy);
 		}
-		if (dice_below(&d, 3) == 0)
+		if (prng_below(&d, 3) == 0)
 			inbox_run(&rig->inbox);
 		assert_int_equal(ckpt_device_hold(rig->device, number(w->compute), CKPT_HOLD_ALL,
 					 -1, &rig->err),

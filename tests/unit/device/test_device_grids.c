@@ -8,11 +8,11 @@
 
 #include <ckpt/error.h>
 #include "cuda/cuda_rig.h"
+#include "device/cuda_copy_plan.h"
 #include "device/cuda_grids.h"
-#include "device/cuda_pieces.h"
 #include "device/cuda_relay.h"
-#include "lib/dice.h"
 #include "lib/hang.h"
+#include "lib/prng.h"
 
 #define SIZE ((size_t)12 << 20)
 #define CUTS 40
@@ -33,7 +33,7 @@ static struct world world;
 static int setup(void **state)
 {
 	struct world *w = &world;
-	struct dice d = {6};
+	struct prng d = {6};
 
 	rig = cuda_rig_fake();
 	fake = rig->fake;
@@ -44,7 +44,7 @@ static int setup(void **state)
 	w->bytes = cuda_rig_pages(SIZE);
 	w->seen = cuda_rig_pages(SIZE);
 	for (size_t i = 0; i < SIZE; i += sizeof(uint64_t)) {
-		uint64_t word = dice_next(&d);
+		uint64_t word = prng_next(&d);
 
 		memcpy(w->bytes + i, &word, sizeof(word));
 	}
@@ -139,14 +139,14 @@ static struct ckpt_segment segment_of(const struct form *f, char *memory)
 }
 
 /* Cuts it, as blocks do, at so many places, mostly between elements. The parts are staged in order, apart or not. */
-static size_t cut(struct dice *d, const struct ckpt_segment *whole, size_t cuts, size_t apart,
+static size_t cut(struct prng *d, const struct ckpt_segment *whole, size_t cuts, size_t apart,
 	struct ckpt_segment parts[CUTS])
 {
 	uint64_t at = 0;
 	size_t count = 0;
 
 	while (at < whole->length && count + 1 < cuts) {
-		uint64_t length = 1 + dice_below(d, 2 * (whole->length / cuts) + 8);
+		uint64_t length = 1 + prng_below(d, 2 * (whole->length / cuts) + 8);
 
 		if (count % 4 < 3)
 			length += whole->view.item - (at + length) % whole->view.item;
@@ -171,14 +171,14 @@ static size_t cut(struct dice *d, const struct ckpt_segment *whole, size_t cuts,
 static void gathered_bytes_are_those_of_the_cpu(void **state)
 {
 	struct world *w = *state;
-	struct dice d = {31};
+	struct prng d = {31};
 
 	for (size_t i = 0; i < 2 * COUNT(forms); i++) {
 		const struct form *f = &forms[i / 2];
 		struct ckpt_segment s = segment_of(f, w->device);
 		struct ckpt_segment here = segment_of(f, w->bytes);
 		struct ckpt_segment parts[CUTS];
-		size_t apart = dice_below(&d, 2) * 32;
+		size_t apart = prng_below(&d, 2) * 32;
 		size_t count = cut(&d, &s, i % 2 ? CUTS : 1, apart, parts);
 		struct ckpt_copy copy = {0};
 
@@ -198,7 +198,7 @@ static void gathered_bytes_are_those_of_the_cpu(void **state)
 static void scattered_elements_are_those_of_the_cpu(void **state)
 {
 	struct world *w = *state;
-	struct dice d = {32};
+	struct prng d = {32};
 
 	for (size_t i = 0; i < SIZE; i++)
 		w->staged[i] = (char)(i * 13 + i / 255);
@@ -210,7 +210,7 @@ static void scattered_elements_are_those_of_the_cpu(void **state)
 		struct ckpt_copy copy = {0};
 		size_t count;
 
-		s.staged += dice_below(&d, 2) * f->item;
+		s.staged += prng_below(&d, 2) * f->item;
 		count = cut(&d, &s, i % 2 ? CUTS : 1, 16, parts);
 		run(&copy, CKPT_COPY_FROM_STAGING, parts, count);
 		if (f->shared) {
@@ -238,7 +238,7 @@ static void boxes_of_an_array_in_staging_are_filled(void **state)
 	};
 	const struct form *f = &forms[0];
 	struct world *w = *state;
-	struct dice d = {33};
+	struct prng d = {33};
 
 	for (size_t i = 0; i < SIZE; i++)
 		w->staged[i] = (char)(i * 11 + i / 253);

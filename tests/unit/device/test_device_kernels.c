@@ -5,8 +5,8 @@
 #include <ckpt/error.h>
 #include "base/alloc.h"
 #include "cuda/cuda_rig.h"
-#include "device/cuda_table.h"
-#include "lib/dice.h"
+#include "device/cuda_launch_args.h"
+#include "lib/prng.h"
 
 #define SIZE  ((size_t)1 << 20)
 #define MANY  2000
@@ -29,34 +29,34 @@ struct world {
 static struct world world;
 
 /* Of any sort that kernels take: whole or in rows, all of it or a part. */
-static void draw_segment(struct world *w, struct dice *d, size_t i)
+static void draw_segment(struct world *w, struct prng *d, size_t i)
 {
-	int64_t rows = (int64_t)(1 + dice_below(d, 8));
-	int64_t columns = (int64_t)(1 + dice_below(d, 10));
+	int64_t rows = (int64_t)(1 + prng_below(d, 8));
+	int64_t columns = (int64_t)(1 + prng_below(d, 10));
 	struct ckpt_segment *s = &w->segments[i];
 	uint64_t bytes;
 
 	w->shapes[i][0] = rows;
 	w->shapes[i][1] = columns;
-	w->strides[i][0] = columns + (int64_t)dice_below(d, 3);
+	w->strides[i][0] = columns + (int64_t)prng_below(d, 3);
 	w->strides[i][1] = 1;
-	*s = (struct ckpt_segment){.view = {.data = w->device + i * STEP + dice_below(d, 16),
-					   .item = dice_below(d, 2) ? 4 : 2,
+	*s = (struct ckpt_segment){.view = {.data = w->device + i * STEP + prng_below(d, 16),
+					   .item = prng_below(d, 2) ? 4 : 2,
 					   .ndim = 2,
 					   .shape = w->shapes[i],
-					   .strides = dice_below(d, 2) ? w->strides[i] : NULL},
-		.staged = w->staged + i * STEP + dice_below(d, 16),
+					   .strides = prng_below(d, 2) ? w->strides[i] : NULL},
+		.staged = w->staged + i * STEP + prng_below(d, 16),
 		.tensor = (uint32_t)i,
 		.sample = i};
 	bytes = ckpt_view_bytes(&s->view);
-	s->offset = dice_below(d, 3) ? 0 : dice_below(d, bytes);
+	s->offset = prng_below(d, 3) ? 0 : prng_below(d, bytes);
 	s->length = bytes - s->offset;
 }
 
 static int setup(void **state)
 {
 	struct world *w = &world;
-	struct dice d = {6};
+	struct prng d = {6};
 
 	rig = cuda_rig_fake();
 	fake = rig->fake;
@@ -68,7 +68,7 @@ static int setup(void **state)
 	w->staged = cuda_rig_pages(SIZE);
 	w->bytes = cuda_rig_pages(SIZE);
 	for (size_t i = 0; i < SIZE; i++)
-		w->bytes[i] = (char)dice_next(&d);
+		w->bytes[i] = (char)prng_next(&d);
 	fake->poke(w->device, w->bytes, SIZE);
 	for (size_t i = 0; i < MANY; i++)
 		draw_segment(w, &d, i);

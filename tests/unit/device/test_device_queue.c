@@ -7,10 +7,10 @@
 #include <string.h>
 
 #include "cuda/cuda_rig.h"
-#include "device/cuda_pace.h"
-#include "device/cuda_pieces.h"
-#include "lib/dice.h"
+#include "device/cuda_copy_plan.h"
+#include "device/cuda_piece_size.h"
 #include "lib/hang.h"
+#include "lib/prng.h"
 
 #define BLOCKS 1280
 #define BLOCK  ((size_t)4096)
@@ -30,7 +30,7 @@ static const int64_t shape[] = {SIZE};
 
 static int setup(void **state)
 {
-	struct dice d = {8};
+	struct prng d = {8};
 
 	(void)state;
 	rig = cuda_rig_fake();
@@ -43,7 +43,7 @@ static int setup(void **state)
 	staged = cuda_rig_pages(SIZE);
 	bytes = cuda_rig_pages(SIZE);
 	for (size_t i = 0; i < SIZE; i++)
-		bytes[i] = (char)dice_next(&d);
+		bytes[i] = (char)prng_next(&d);
 	fake->poke(device, bytes, SIZE);
 	assert_int_equal(ckpt_device_pin(rig->device, staged, SIZE, &rig->err), 0);
 	memset(copies, 0, sizeof(copies));
@@ -487,13 +487,14 @@ static void pieces_are_as_large_as_the_bus_is_fast(void **state)
 /* 1,280 blocks of 8 MiB that lie together, or that lie apart in the GPU's memory, by the rules alone. */
 static unsigned entries_of(unsigned blocks, uint64_t block, uint64_t joined_max)
 {
-	struct ckpt_cuda_pace pace;
+	struct ckpt_cuda_piece_size pace;
 	uint64_t queued = 0;
 
-	ckpt_cuda_pace_init(&pace);
+	ckpt_cuda_piece_size_init(&pace);
 	while (blocks > 0) {
-		unsigned n = ckpt_cuda_pace_copies(queued);
-		uint64_t piece = ckpt_min_u64(ckpt_cuda_pace_piece(&pace, queued), joined_max);
+		unsigned n = ckpt_cuda_piece_size_copies(queued);
+		uint64_t piece =
+			ckpt_min_u64(ckpt_cuda_piece_size_piece(&pace, queued), joined_max);
 
 		n = n < blocks ? n : blocks;
 		queued += (n * block + piece - 1) / piece + 1;
@@ -505,20 +506,20 @@ static unsigned entries_of(unsigned blocks, uint64_t block, uint64_t joined_max)
 static void the_rules_keep_ten_gigabytes_within_a_queue(void **state)
 {
 	const uint64_t block = UINT64_C(8) << 20;
-	struct ckpt_cuda_pace pace;
+	struct ckpt_cuda_piece_size pace;
 
 	(void)state;
-	ckpt_cuda_pace_init(&pace);
+	ckpt_cuda_piece_size_init(&pace);
 	assert_true(entries_of(1280, block, UINT64_MAX) <= 500);
 	/* Nothing can be joined, as of slots that lie apart: an entry each is what there is, and few events. */
 	assert_true(entries_of(1280, block, block) <= 1280 + 100);
 	for (uint64_t queued = 0; queued < 5000; queued++) {
-		assert_true(ckpt_cuda_pace_copies(queued) >= 1);
-		assert_true(ckpt_cuda_pace_copies(queued) <= 32);
-		assert_true(ckpt_cuda_pace_piece(&pace, queued) <= CKPT_CUDA_PIECE_MAX);
-		assert_true(ckpt_cuda_pace_piece(&pace, queued) >= CKPT_CUDA_PIECE);
+		assert_true(ckpt_cuda_piece_size_copies(queued) >= 1);
+		assert_true(ckpt_cuda_piece_size_copies(queued) <= 32);
+		assert_true(ckpt_cuda_piece_size_piece(&pace, queued) <= CKPT_CUDA_PIECE_MAX);
+		assert_true(ckpt_cuda_piece_size_piece(&pace, queued) >= CKPT_CUDA_PIECE);
 	}
-	assert_int_equal(ckpt_cuda_pace_copies(60), 1);
+	assert_int_equal(ckpt_cuda_piece_size_copies(60), 1);
 }
 
 #define PROMISE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

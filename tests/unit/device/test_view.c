@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "device/device.h"
-#include "device/stream_copy.h"
+#include "device/memcpy_nt.h"
 
 /* Small and known: a failure is reproduced by its seed. */
 static uint64_t random_state;
@@ -376,7 +376,7 @@ static void stream_copy_copies_all_and_no_more(void **state)
 		size_t wrong = 0;
 
 		memset(to, 0, cap);
-		ckpt_stream_copy(to + out, from + in, bytes);
+		ckpt_memcpy_nt(to + out, from + in, bytes);
 		assert_memory_equal(to + out, from + in, bytes);
 		for (size_t k = 0; k < cap; k++)
 			wrong += (k < out || k >= out + bytes) && to[k] != 0;

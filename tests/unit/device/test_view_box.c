@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "device/device.h"
-#include "device/stream_copy.h"
-#include "lib/dice.h"
+#include "device/memcpy_nt.h"
+#include "lib/prng.h"
 
 #define NDIM 5
 
@@ -24,17 +24,17 @@ struct scene {
 };
 
 /* Strides for the dimensions in a random order, with gaps and some backwards; [0,0,...]'s element. */
-static int64_t make_strides(struct scene *s, struct dice *d, uint32_t ndim)
+static int64_t make_strides(struct scene *s, struct prng *d, uint32_t ndim)
 {
 	uint32_t order[NDIM];
 	int64_t step = 1;
 	int64_t first = 0;
-	bool rows = dice_below(d, 3) > 0;
+	bool rows = prng_below(d, 3) > 0;
 
 	for (uint32_t i = 0; i < ndim; i++)
 		order[i] = ndim - 1 - i;
 	for (uint32_t i = ndim; i > 1 && !rows; i--) {
-		uint32_t k = (uint32_t)dice_below(d, i);
+		uint32_t k = (uint32_t)prng_below(d, i);
 		uint32_t t = order[i - 1];
 		order[i - 1] = order[k];
 		order[k] = t;
@@ -42,44 +42,44 @@ static int64_t make_strides(struct scene *s, struct dice *d, uint32_t ndim)
 	for (uint32_t i = 0; i < ndim; i++) {
 		uint32_t k = order[i];
 		int64_t extent = step * (s->shape[k] > 0 ? s->shape[k] - 1 : 0);
-		bool back = dice_below(d, 5) == 0;
+		bool back = prng_below(d, 5) == 0;
 
 		s->strides[k] = back ? -step : step;
 		first += back ? extent : 0;
 		s->room += (size_t)extent;
-		step += extent + (dice_below(d, 3) == 0 ? 1 + (int64_t)dice_below(d, 3) : 0);
+		step += extent + (prng_below(d, 3) == 0 ? 1 + (int64_t)prng_below(d, 3) : 0);
 		/* It means nothing where there is one element. */
-		if (s->shape[k] == 1 && dice_below(d, 2))
+		if (s->shape[k] == 1 && prng_below(d, 2))
 			s->strides[k] = INT64_MIN;
 	}
 	return first;
 }
 
-static void make(struct scene *s, struct dice *d)
+static void make(struct scene *s, struct prng *d)
 {
 	static const uint32_t items[] = {1, 2, 4, 8, 16};
-	uint32_t ndim = (uint32_t)dice_below(d, NDIM + 1);
+	uint32_t ndim = (uint32_t)prng_below(d, NDIM + 1);
 	int64_t first = 0;
 
 	*s = (struct scene){.room = 1};
-	s->view = (struct ckpt_view){.item = items[dice_below(d, 5)],
+	s->view = (struct ckpt_view){.item = items[prng_below(d, 5)],
 		.ndim = ndim,
 		.shape = s->shape,
 		.strides = s->strides};
 	s->array_bytes = s->view.item;
 	for (uint32_t i = 0; i < ndim; i++) {
-		int64_t n = 1 + (int64_t)dice_below(d, 6);
-		int64_t start = (int64_t)dice_below(d, (uint64_t)n);
+		int64_t n = 1 + (int64_t)prng_below(d, 6);
+		int64_t start = (int64_t)prng_below(d, (uint64_t)n);
 		int64_t most = n - start;
 
 		s->around[i] = n;
-		s->shape[i] = (int64_t)dice_below(d, (uint64_t)most) + (dice_below(d, 9) > 0);
-		if (dice_below(d, 2))
+		s->shape[i] = (int64_t)prng_below(d, (uint64_t)most) + (prng_below(d, 9) > 0);
+		if (prng_below(d, 2))
 			start = 0, s->shape[i] = n;
 		s->around[ndim + i] = start;
 		s->array_bytes *= (uint64_t)n;
 	}
-	if (dice_below(d, 3) > 0) {
+	if (prng_below(d, 3) > 0) {
 		first = make_strides(s, d, ndim);
 	} else {
 		s->view.strides = NULL;
@@ -91,7 +91,7 @@ static void make(struct scene *s, struct dice *d)
 	s->memory = malloc(s->room + 1);
 	s->expected = malloc(s->room + 1);
 	for (uint64_t i = 0; i < s->array_bytes; i++)
-		s->array[i] = (char)dice_next(d);
+		s->array[i] = (char)prng_next(d);
 	memset(s->memory, 0x33, s->room);
 	memset(s->expected, 0x33, s->room);
 	s->view.data = s->memory + first * (int64_t)s->view.item;
@@ -131,18 +131,18 @@ static void test_ranges(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 4000; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s;
 		uint64_t offset = 0;
 
 		make(&s, &d);
-		if (dice_below(&d, 2))
-			offset = dice_below(&d, s.array_bytes + 1);
+		if (prng_below(&d, 2))
+			offset = prng_below(&d, s.array_bytes + 1);
 		while (offset < s.array_bytes) {
-			uint64_t length = 1 + dice_below(&d, s.array_bytes - offset);
+			uint64_t length = 1 + prng_below(&d, s.array_bytes - offset);
 
-			if (dice_below(&d, 2))
-				length = 1 + dice_below(&d, length);
+			if (prng_below(&d, 2))
+				length = 1 + prng_below(&d, length);
 			/* A copy of its own, so that a sanitizer sees a byte too many. */
 			char *in = malloc(length);
 			memcpy(in, s.array + offset, length);
@@ -152,7 +152,7 @@ static void test_ranges(void **state)
 				if (goes_to(&s, at) >= 0)
 					s.expected[goes_to(&s, at)] = s.array[at];
 			assert_memory_equal(s.memory, s.expected, s.room);
-			offset += length + (dice_below(&d, 3) ? 0 : dice_below(&d, 50));
+			offset += length + (prng_below(&d, 3) ? 0 : prng_below(&d, 50));
 		}
 		ckpt_view_scatter_box(&s.view, s.around, 0, 0, NULL);
 		assert_memory_equal(s.memory, s.expected, s.room);
@@ -170,18 +170,18 @@ static void test_runs(void **state)
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 500; seed++) {
-		struct dice d = {seed};
-		size_t run = 1 + dice_below(&d, dice_below(&d, 2) ? 100 : 1500);
-		int64_t to_step = (int64_t)(run + dice_below(&d, 300));
-		int64_t from_step = (int64_t)(run + dice_below(&d, 100));
-		uint64_t count = 1 + dice_below(&d, 20);
-		bool back = dice_below(&d, 3) == 0;
+		struct prng d = {seed};
+		size_t run = 1 + prng_below(&d, prng_below(&d, 2) ? 100 : 1500);
+		int64_t to_step = (int64_t)(run + prng_below(&d, 300));
+		int64_t from_step = (int64_t)(run + prng_below(&d, 100));
+		uint64_t count = 1 + prng_below(&d, 20);
+		bool back = prng_below(&d, 3) == 0;
 
 		for (size_t i = 0; i < cap; i++)
-			from[i] = (char)dice_next(&d);
+			from[i] = (char)prng_next(&d);
 		memset(to, 0x44, cap);
 		memset(expected, 0x44, cap);
-		int64_t at = (int64_t)dice_below(&d, 64);
+		int64_t at = (int64_t)prng_below(&d, 64);
 		if (back)
 			at += to_step * (int64_t)(count - 1), to_step = -to_step;
 		for (int64_t i = 0; i < (int64_t)count; i++)

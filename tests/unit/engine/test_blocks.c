@@ -7,27 +7,27 @@
 #include <string.h>
 
 #include "engine/reshard/blocks.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 #define TENSORS 40
 
-static struct ckpt_layout *random_layout(struct dice *d, uint64_t chunk_bytes)
+static struct ckpt_layout *random_layout(struct prng *d, uint64_t chunk_bytes)
 {
 	static char names[TENSORS][16];
 	static int64_t shapes[TENSORS];
 	static const uint32_t dtypes[] = {CKPT_U8, CKPT_BF16, CKPT_F32, CKPT_F64, CKPT_C128};
 	struct ckpt_tensor tensors[TENSORS];
 	struct ckpt_layout *layout = NULL;
-	size_t count = dice_below(d, TENSORS + 1);
+	size_t count = prng_below(d, TENSORS + 1);
 
 	for (size_t i = 0; i < count; i++) {
 		(void)snprintf(names[i], sizeof(names[i]), "t%zu", i);
 		/* Empty, small, about a chunk, or several. */
 		static const uint64_t most[] = {1, 64, 5000, 40000};
-		shapes[i] = (int64_t)dice_below(d, most[dice_below(d, 4)]);
+		shapes[i] = (int64_t)prng_below(d, most[prng_below(d, 4)]);
 		tensors[i] = (struct ckpt_tensor){.size = sizeof(tensors[i]),
 			.name = names[i],
-			.dtype = dtypes[dice_below(d, 5)],
+			.dtype = dtypes[prng_below(d, 5)],
 			.ndim = 1,
 			.shape = &shapes[i]};
 	}
@@ -78,7 +78,7 @@ static void check_piece(const char *piece, uint64_t length, uint64_t offset)
 }
 
 /* The two pieces are the range, wherever it lies in a block and its predecessor. */
-static void check_pieces(struct dice *d, const struct ckpt_layout *layout, uint32_t block_bytes)
+static void check_pieces(struct prng *d, const struct ckpt_layout *layout, uint32_t block_bytes)
 {
 	char *memory = malloc(2 * (size_t)block_bytes);
 
@@ -88,8 +88,8 @@ static void check_pieces(struct dice *d, const struct ckpt_layout *layout, uint3
 		for (uint64_t k = i ? 0 : block_bytes; k < 2 * (uint64_t)block_bytes; k++)
 			memory[k] = byte_at(s.offset - block_bytes + k);
 		for (int n = 0; n < 20; n++) {
-			uint64_t lo = from + dice_below(d, s.offset + s.length - from);
-			uint64_t length = dice_below(d, s.offset + s.length - lo + 1);
+			uint64_t lo = from + prng_below(d, s.offset + s.length - from);
+			uint64_t length = prng_below(d, s.offset + s.length - lo + 1);
 			struct ckpt_pieces p = ckpt_blocks_pieces(lo, length, s.offset, block_bytes,
 				i ? memory : NULL, memory + block_bytes);
 			assert_int_equal(p.head_length + p.tail_length, length);
@@ -107,10 +107,10 @@ static void test_spans(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 300; seed++) {
-		struct dice d = {seed};
-		uint64_t chunk_bytes = 1 + dice_below(&d, 20000);
+		struct prng d = {seed};
+		uint64_t chunk_bytes = 1 + prng_below(&d, 20000);
 		uint32_t block_bytes =
-			(uint32_t)(chunk_bytes + dice_below(&d, seed % 3 ? 50000 : 2));
+			(uint32_t)(chunk_bytes + prng_below(&d, seed % 3 ? 50000 : 2));
 		struct ckpt_layout *layout = random_layout(&d, chunk_bytes);
 		check_spans(layout, block_bytes);
 		ckpt_layout_free(layout);
@@ -121,10 +121,10 @@ static void test_pieces(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 30; seed++) {
-		struct dice d = {seed * 1000};
-		uint64_t chunk_bytes = 1 + dice_below(&d, 5000);
+		struct prng d = {seed * 1000};
+		uint64_t chunk_bytes = 1 + prng_below(&d, 5000);
 		struct ckpt_layout *layout = random_layout(&d, chunk_bytes);
-		check_pieces(&d, layout, (uint32_t)(chunk_bytes + dice_below(&d, 5000)));
+		check_pieces(&d, layout, (uint32_t)(chunk_bytes + prng_below(&d, 5000)));
 		ckpt_layout_free(layout);
 	}
 }

@@ -6,25 +6,25 @@
 #include <string.h>
 
 #include "engine/reshard/box.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 #define SIDE 6
 
 /* An array of up to four dimensions and a box within it, each of either maybe empty. */
-static void random_array(struct dice *d, uint32_t ndim, int64_t *shape)
+static void random_array(struct prng *d, uint32_t ndim, int64_t *shape)
 {
 	for (uint32_t i = 0; i < ndim; i++)
-		shape[i] = (int64_t)dice_below(d, SIDE) + (dice_below(d, 8) > 0);
+		shape[i] = (int64_t)prng_below(d, SIDE) + (prng_below(d, 8) > 0);
 }
 
-static struct ckpt_box random_box(struct dice *d, uint32_t ndim, const int64_t *shape)
+static struct ckpt_box random_box(struct prng *d, uint32_t ndim, const int64_t *shape)
 {
 	struct ckpt_box box = {.ndim = ndim};
 
 	for (uint32_t i = 0; i < ndim; i++) {
-		box.start[i] = (int64_t)dice_below(d, (uint64_t)shape[i] + 1);
-		box.shape[i] = (int64_t)dice_below(d, (uint64_t)(shape[i] - box.start[i]) + 1);
-		if (dice_below(d, 3) == 0)
+		box.start[i] = (int64_t)prng_below(d, (uint64_t)shape[i] + 1);
+		box.shape[i] = (int64_t)prng_below(d, (uint64_t)(shape[i] - box.start[i]) + 1);
+		if (prng_below(d, 3) == 0)
 			box.start[i] = 0, box.shape[i] = shape[i];
 	}
 	return box;
@@ -64,8 +64,8 @@ static void test_volume_and_meeting(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 4000; seed++) {
-		struct dice d = {seed};
-		uint32_t ndim = (uint32_t)dice_below(&d, 5);
+		struct prng d = {seed};
+		uint32_t ndim = (uint32_t)prng_below(&d, 5);
 		int64_t shape[CKPT_NDIM_MAX];
 		int64_t at[CKPT_NDIM_MAX];
 
@@ -93,8 +93,8 @@ static void test_without(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 4000; seed++) {
-		struct dice d = {seed};
-		uint32_t ndim = (uint32_t)dice_below(&d, 5);
+		struct prng d = {seed};
+		uint32_t ndim = (uint32_t)prng_below(&d, 5);
 		int64_t shape[CKPT_NDIM_MAX];
 		int64_t at[CKPT_NDIM_MAX];
 		struct ckpt_box rest[CKPT_BOX_REST_MAX];
@@ -122,9 +122,9 @@ static void test_seek(void **state)
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 2000; seed++) {
-		struct dice d = {seed};
-		uint32_t ndim = (uint32_t)dice_below(&d, 5);
-		uint32_t item = items[dice_below(&d, 5)];
+		struct prng d = {seed};
+		uint32_t ndim = (uint32_t)prng_below(&d, 5);
+		uint32_t item = items[prng_below(&d, 5)];
 		int64_t shape[CKPT_NDIM_MAX];
 		int64_t at[CKPT_NDIM_MAX];
 		uint64_t first = UINT64_MAX;

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "engine/reshard/box_cover.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 #define SIDE      9
 #define PARTS_MAX 80
@@ -38,12 +38,12 @@ static void add_part(struct scene *s, const struct ckpt_box *box)
 
 /* Cuts a box in two, again and again; some pieces come twice, some not at all. */
 static void scatter(
-	struct scene *s, struct dice *d, const struct ckpt_box *box, unsigned depth, unsigned lost)
+	struct scene *s, struct prng *d, const struct ckpt_box *box, unsigned depth, unsigned lost)
 {
-	uint32_t i = s->ndim ? (uint32_t)dice_below(d, s->ndim) : 0;
+	uint32_t i = s->ndim ? (uint32_t)prng_below(d, s->ndim) : 0;
 
 	if (depth > 0 && s->ndim > 0) {
-		int64_t cut = (int64_t)dice_below(d, (uint64_t)box->shape[i] + 1);
+		int64_t cut = (int64_t)prng_below(d, (uint64_t)box->shape[i] + 1);
 		struct ckpt_box a = *box;
 		struct ckpt_box b = *box;
 		a.shape[i] = cut;
@@ -53,20 +53,20 @@ static void scatter(
 		scatter(s, d, &b, depth - 1, lost);
 		return;
 	}
-	if (lost && dice_below(d, lost) == 0)
+	if (lost && prng_below(d, lost) == 0)
 		return;
 	add_part(s, box);
-	if (dice_below(d, 4) == 0)
+	if (prng_below(d, 4) == 0)
 		add_part(s, box);
 }
 
-static struct ckpt_box random_box(struct dice *d, const struct scene *s)
+static struct ckpt_box random_box(struct prng *d, const struct scene *s)
 {
 	struct ckpt_box box = {.ndim = s->ndim};
 
 	for (uint32_t i = 0; i < s->ndim; i++) {
-		box.start[i] = (int64_t)dice_below(d, (uint64_t)s->shape[i] + 1);
-		box.shape[i] = (int64_t)dice_below(d, (uint64_t)(s->shape[i] - box.start[i]) + 1);
+		box.start[i] = (int64_t)prng_below(d, (uint64_t)s->shape[i] + 1);
+		box.shape[i] = (int64_t)prng_below(d, (uint64_t)(s->shape[i] - box.start[i]) + 1);
 	}
 	return box;
 }
@@ -148,16 +148,16 @@ static void test_random(void **state)
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 3000; seed++) {
-		struct dice d = {seed};
-		struct scene s = {.ndim = (uint32_t)dice_below(&d, 4)};
-		unsigned lost = dice_below(&d, 3) == 0 ? 6 : 0;
-		bool disjoint = dice_below(&d, 3) > 0;
+		struct prng d = {seed};
+		struct scene s = {.ndim = (uint32_t)prng_below(&d, 4)};
+		unsigned lost = prng_below(&d, 3) == 0 ? 6 : 0;
+		bool disjoint = prng_below(&d, 3) > 0;
 
 		for (uint32_t i = 0; i < s.ndim; i++)
-			s.shape[i] = (int64_t)dice_below(&d, SIDE - 1) + 1;
+			s.shape[i] = (int64_t)prng_below(&d, SIDE - 1) + 1;
 		struct ckpt_box whole = ckpt_box_of(NULL, s.shape, s.ndim);
-		scatter(&s, &d, &whole, (unsigned)dice_below(&d, 4), lost);
-		for (uint64_t i = disjoint ? 0 : dice_below(&d, 4); i > 0; i--) {
+		scatter(&s, &d, &whole, (unsigned)prng_below(&d, 4), lost);
+		for (uint64_t i = disjoint ? 0 : prng_below(&d, 4); i > 0; i--) {
 			struct ckpt_box more = random_box(&d, &s);
 			add_part(&s, &more);
 		}
@@ -283,7 +283,7 @@ static bool fail_one(void *user, size_t size)
 
 static void test_without_memory(void **state)
 {
-	struct dice d = {3};
+	struct prng d = {3};
 	struct scene s = {.ndim = 3, .shape = {8, 8, 8}};
 	struct ckpt_box whole = ckpt_box_of(NULL, s.shape, s.ndim);
 	struct ckpt_box missing;

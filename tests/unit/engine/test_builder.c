@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/save/save_state.h"
 #include "format/index.h"
 #include "lib/core_rig.h"

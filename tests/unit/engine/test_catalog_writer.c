@@ -13,14 +13,14 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "lib/craft.h"
 #include "lib/named.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define WORLD 2
 
 /* Files in the directory of a generation, but for those of its steps. */
-static size_t catalogs(const struct crew *s, uint64_t generation, unsigned steps)
+static size_t catalogs(const struct rank_rig *s, uint64_t generation, unsigned steps)
 {
 	char name[CKPT_PATH_MAX];
 
@@ -30,9 +30,9 @@ static size_t catalogs(const struct crew *s, uint64_t generation, unsigned steps
 
 static void test_one_for_a_layout(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	named_save(s, WORLD, 1, 1000);
 	named_save(s, WORLD, 2, 1000);
 	struct named first = named_by(s, 1, 1);
@@ -51,9 +51,9 @@ static void test_one_for_a_layout(void **state)
 /* Who goes back to an older step claims another generation, which has its own. */
 static void test_one_for_a_generation(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	named_save(s, WORLD, 1, 1000);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		assert_int_equal(core_rig_adopt(&s->rank[rank], 1, 1), 0);
@@ -69,9 +69,9 @@ static void test_one_for_a_generation(void **state)
 /* There the indexes cannot be read, though the ranks are known to agree: the step is as good. */
 static void test_none_for_a_generation(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	named_save(s, WORLD, 1, 1000);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
 		assert_int_equal(core_rig_adopt(&s->rank[rank], 1, 1), 0);
@@ -89,9 +89,9 @@ static void test_none_for_a_generation(void **state)
 /* Of a layout that could not be looked at nobody knows whether it is that of the catalog which is there. */
 static void test_none_for_an_unknown_layout(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	named_save(s, WORLD, 1, 1000);
 	struct named first = named_by(s, 1, 1);
 	(void)io_fault_add(&s->rank[0].fault,
@@ -110,9 +110,9 @@ static void test_none(void **state)
 {
 	static const enum ckpt_io_op ops[] = {CKPT_IO_OP_OPEN, CKPT_IO_OP_WRITE,
 		CKPT_IO_OP_FDATASYNC, CKPT_IO_OP_CLOSE, CKPT_IO_OP_RENAME};
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	for (uint64_t i = 0; i < COUNT(ops); i++) {
 		(void)io_fault_add(&s->rank[0].fault,
 			(struct io_fault_rule){.op = ops[i], .path = ".catalog", .error = -EIO});
@@ -131,11 +131,11 @@ static void test_none(void **state)
 /* Nor for want of memory. */
 static void test_no_memory(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	size_t all = 0;
 	unsigned without = 0;
 
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	for (size_t n = 0; n <= all; n++) {
 		for (uint32_t rank = 0; rank < WORLD; rank++)
 			s->save[rank] = core_rig_prepare(
@@ -143,11 +143,12 @@ static void test_no_memory(void **state)
 		(void)core_rig_post(&s->rank[1], s->save[1]);
 		core_rig_count_allocations(&s->rank[0], n);
 		(void)core_rig_post(&s->rank[0], s->save[0]);
-		for (unsigned i = 0; i < 1000 && !(crew_ended(s, 0) && crew_ended(s, 1)); i++)
-			crew_sleep(s, 5);
+		for (unsigned i = 0; i < 1000 && !(rank_rig_ended(s, 0) && rank_rig_ended(s, 1));
+			i++)
+			rank_rig_sleep(s, 5);
 		all = ckpt_max_u64(all, core_rig_allocations(&s->rank[0]));
-		int code = crew_end(s, 0);
-		(void)crew_end(s, 1);
+		int code = rank_rig_end(s, 0);
+		(void)rank_rig_end(s, 1);
 		if (code == 0)
 			without += named_by(s, 1, n + 1).bytes == 0;
 	}
@@ -163,7 +164,7 @@ static void test_swept(void **state)
 		"g000002/000102030405060708090a0b0c0d0e0f.catalog", "g000001/somebody's.catalog",
 		"g000003/000102030405060708090a0b0c0d0e0f.catalog"};
 	static const bool stays[] = {false, false, false, true, true, true};
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	const int64_t shape = 10;
 	float data[10] = {0};
 	struct ckpt_tensor tensor = {.size = sizeof(tensor),
@@ -172,7 +173,7 @@ static void test_swept(void **state)
 		.ndim = 1,
 		.shape = &shape,
 		.data = data};
-	struct craft_step step = {.dir = s->dir,
+	struct fixture_step step = {.dir = s->dir,
 		.generation = 2,
 		.step = 5,
 		.tensors = &tensor,
@@ -180,19 +181,19 @@ static void test_swept(void **state)
 		.chunk_bytes = 4096,
 		.world = 1};
 
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim_job(s->dir, CRAFT_RUN, 1, WORLD);
-	craft_claim_job(s->dir, CRAFT_RUN, 2, WORLD);
+	fixture_store(s->dir, FIXTURE_RUN);
+	fixture_claim_job(s->dir, FIXTURE_RUN, 1, WORLD);
+	fixture_claim_job(s->dir, FIXTURE_RUN, 2, WORLD);
 	/* Of one rank: nobody has written any there, and nobody looks. */
-	craft_claim_job(s->dir, CRAFT_RUN, 3, 1);
-	craft_commit(&step);
+	fixture_claim_job(s->dir, FIXTURE_RUN, 3, 1);
+	fixture_commit(&step);
 	for (size_t i = 0; i < COUNT(names); i++) {
 		FILE *f = fopen(scratch_join(s->dir, names[i]), "wb");
 		assert_non_null(f);
 		assert_int_equal(fclose(f), 0);
 	}
-	crew_open_all(s, WORLD, WORLD, 60000);
-	crew_sleep(s, 100);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_sleep(s, 100);
 	assert_int_equal(s->rank[0].core.generation, 4);
 	for (size_t i = 0; i < COUNT(names); i++)
 		assert_int_equal(access(scratch_join(s->dir, names[i]), F_OK), stays[i] ? 0 : -1);
@@ -201,22 +202,22 @@ static void test_swept(void **state)
 /* What cannot be removed is said, and is in nobody's way. */
 static void test_not_swept(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim_job(s->dir, CRAFT_RUN, 1, WORLD);
+	fixture_store(s->dir, FIXTURE_RUN);
+	fixture_claim_job(s->dir, FIXTURE_RUN, 1, WORLD);
 	FILE *f = fopen(
 		scratch_join(s->dir, "g000001/000102030405060708090a0b0c0d0e0f.catalog"), "wb");
 	assert_non_null(f);
 	assert_int_equal(fclose(f), 0);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		crew_open(s, rank, WORLD, 60000);
+		rank_rig_open(s, rank, WORLD, 60000);
 	(void)io_fault_add(&s->rank[0].fault,
 		(struct io_fault_rule){
 			.op = CKPT_IO_OP_UNLINK, .path = ".catalog", .error = -EACCES});
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		assert_int_equal(core_rig_claim(&s->rank[rank]), 0);
-	crew_sleep(s, 100);
+	rank_rig_sleep(s, 100);
 	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "what g000001 left in"));
 	named_save(s, WORLD, 1, 100);
 }
@@ -224,13 +225,13 @@ static void test_not_swept(void **state)
 /* A verification and a copy without memory somewhere: they say so, or do without the catalog where they may. */
 static void test_roads_without_memory(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = &s->rank[0];
 	char dest[64];
 	unsigned failed[2] = {0};
 	unsigned passed[2] = {0};
 
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	named_save(s, WORLD, 1, 1000);
 	for (unsigned kind = 0; kind < 2; kind++) {
 		size_t all = 0;
@@ -263,10 +264,10 @@ static void test_given_up(void **state)
 {
 	static const enum ckpt_restore_sink sinks[] = {
 		CKPT_SINK_NONE, CKPT_SINK_STORE, CKPT_SINK_MEMORY};
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = &s->rank[0];
 
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	named_save(s, WORLD, 1, 1000);
 	const char *dest = scratch_join(s->dir, "copy");
 	/* Reads of one rank, which are of all of them otherwise. */
@@ -291,10 +292,10 @@ static void test_given_up(void **state)
 /* An index that somebody asked for is kept, the first one of two, and given back with the restore. */
 static void test_looked(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = &s->rank[0];
 
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	named_save(s, WORLD, 1, 1000);
 	rig->core.config.many = 1;
 	rig->core.config.read_only = true;
@@ -320,10 +321,10 @@ static void test_looked(void **state)
 /* A copy fails for its catalog as for any other file, and takes it back when something else fails. */
 static void test_copy_fails(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = &s->rank[0];
 
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	named_save(s, WORLD, 1, 1000);
 	const char *dest = scratch_join(s->dir, "copy");
 	(void)io_fault_add(&rig->fault,
@@ -351,22 +352,23 @@ static void test_copy_fails(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_one_for_a_layout, crew_setup, crew_teardown),
 		cmocka_unit_test_setup_teardown(
-			test_one_for_a_generation, crew_setup, crew_teardown),
+			test_one_for_a_layout, rank_rig_setup, rank_rig_teardown),
 		cmocka_unit_test_setup_teardown(
-			test_none_for_a_generation, crew_setup, crew_teardown),
+			test_one_for_a_generation, rank_rig_setup, rank_rig_teardown),
 		cmocka_unit_test_setup_teardown(
-			test_none_for_an_unknown_layout, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_none, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_no_memory, crew_setup, crew_teardown),
+			test_none_for_a_generation, rank_rig_setup, rank_rig_teardown),
 		cmocka_unit_test_setup_teardown(
-			test_roads_without_memory, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_looked, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_given_up, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_copy_fails, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_swept, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_not_swept, crew_setup, crew_teardown),
+			test_none_for_an_unknown_layout, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_none, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_no_memory, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_roads_without_memory, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_looked, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_given_up, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_copy_fails, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_swept, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_not_swept, rank_rig_setup, rank_rig_teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define OTHER_RUN "fedcba9876543210fedcba9876543210"
 #define ALWAYS    IO_FAULT_ALWAYS
@@ -41,13 +41,13 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static struct craft_step craft(struct scene *s, uint64_t step)
+static struct fixture_step fixture(struct scene *s, uint64_t step)
 {
-	struct craft_step made = craft_one(s->dir, craft_floats(100));
+	struct fixture_step made = fixture_one(s->dir, fixture_floats(100));
 
 	made.step = step;
-	craft_begin(s->dir);
-	craft_commit(&made);
+	fixture_begin(s->dir);
+	fixture_commit(&made);
 	return made;
 }
 
@@ -73,7 +73,7 @@ static void test_read_only(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	s->config.read_only = true;
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_claim(&s->rig), -EROFS);
@@ -87,7 +87,7 @@ static void test_read_only_ranks(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	s->config.read_only = true;
 	s->config.world = 2;
 	for (s->config.rank = 0; s->config.rank < 2; s->config.rank++) {
@@ -106,7 +106,7 @@ static void test_unreadable_commit(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	core_rig_make(&s->rig, &s->config);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
 		       .path = "manifest.json",
@@ -122,15 +122,15 @@ static void test_unreadable_commit(void **state)
 static void test_damaged_commit(void **state)
 {
 	struct scene *s = *state;
-	struct craft_step step = craft(s, 10);
+	struct fixture_step step = fixture(s, 10);
 
-	scratch_flip(craft_manifest(&step), 20);
-	craft_abort(s->dir, 1, 5);
+	scratch_flip(fixture_manifest(&step), 20);
+	fixture_abort(s->dir, 1, 5);
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_ENOTRESUMED);
 	assert_non_null(strstr(s->rig.err.message, "is damaged"));
 	core_rig_close(&s->rig);
-	craft_claim(s->dir, CRAFT_RUN, 2, 0, 0);
+	fixture_claim(s->dir, FIXTURE_RUN, 2, 0, 0);
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	core_rig_close(&s->rig);
@@ -140,12 +140,12 @@ static void test_damaged_commit(void **state)
 static void test_commit_after_damaged_claim(void **state)
 {
 	struct scene *s = *state;
-	struct craft_step step = craft(s, 10);
+	struct fixture_step step = fixture(s, 10);
 
-	craft_claim(s->dir, CRAFT_RUN, 2, 1, 10);
+	fixture_claim(s->dir, FIXTURE_RUN, 2, 1, 10);
 	step.generation = 2;
 	step.step = 20;
-	craft_commit(&step);
+	fixture_commit(&step);
 	scratch_flip(scratch_join(s->dir, "gens/000002.json"), 20);
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_ENOTRESUMED);
@@ -158,7 +158,7 @@ static void test_order_after_resume(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
@@ -171,15 +171,15 @@ static void test_order_after_resume(void **state)
 static void test_parent_removed(void **state)
 {
 	struct scene *s = *state;
-	struct craft_step step = craft(s, 10);
+	struct fixture_step step = fixture(s, 10);
 
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
-	assert_int_equal(rename(craft_manifest(&step), scratch_join(s->dir, "away")), 0);
+	assert_int_equal(rename(fixture_manifest(&step), scratch_join(s->dir, "away")), 0);
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
 	assert_non_null(strstr(s->rig.err.message, "was removed meanwhile"));
 	assert_int_not_equal(access(scratch_join(s->dir, "gens/000002.json"), F_OK), 0);
-	assert_int_equal(rename(scratch_join(s->dir, "away"), craft_manifest(&step)), 0);
+	assert_int_equal(rename(scratch_join(s->dir, "away"), fixture_manifest(&step)), 0);
 	/* One that cannot be read is there. */
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_OPEN, .path = "000010/manifest.json", .error = -EIO});
@@ -193,8 +193,8 @@ static void test_last_number(void **state)
 {
 	struct scene *s = *state;
 
-	craft_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, CKPT_GENERATION_MAX, 0, 0);
+	fixture_store(s->dir, FIXTURE_RUN);
+	fixture_claim(s->dir, FIXTURE_RUN, CKPT_GENERATION_MAX, 0, 0);
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_claim(&s->rig), -ERANGE);
 	assert_non_null(strstr(s->rig.err.message, "is the last one that it can number"));
@@ -225,7 +225,7 @@ static void test_next_number(void **state)
 {
 	struct scene *s = *state;
 
-	craft_store(s->dir, CRAFT_RUN);
+	fixture_store(s->dir, FIXTURE_RUN);
 	assert_int_equal(mkdir(scratch_join(s->dir, "g000003"), 0777), 0);
 	core_rig_open(&s->rig, &s->config);
 	add(s, (struct io_fault_rule){
@@ -290,7 +290,7 @@ static void taken(struct scene *s, bool damaged)
 	core_rig_open(&s->rig, &s->config);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -EIO});
 	assert_int_equal(core_rig_claim(&s->rig), -EIO);
-	craft_claim(s->dir, s->rig.core.marker.run_id, 1, 0, 0);
+	fixture_claim(s->dir, s->rig.core.marker.run_id, 1, 0, 0);
 	if (damaged)
 		scratch_flip(scratch_join(s->dir, "gens/000001.json"), 20);
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
@@ -381,7 +381,7 @@ static void test_claim_vanishes(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	core_rig_make(&s->rig, &s->config);
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_OPEN, .path = "gens/000001.json", .error = -ENOENT});
@@ -395,7 +395,7 @@ static void test_claim_not_seen(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	core_rig_make(&s->rig, &s->config);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
 		       .path = "gens/000001.json",
@@ -413,10 +413,10 @@ static void test_bad_step_of_another(void **state)
 {
 	struct scene *s = *state;
 
-	craft_store(s->dir, CRAFT_RUN);
+	fixture_store(s->dir, FIXTURE_RUN);
 	core_rig_open(&s->rig, &s->config);
-	struct craft_step step = craft(s, 10);
-	scratch_flip(craft_shard(&step, 0), 4100);
+	struct fixture_step step = fixture(s, 10);
+	scratch_flip(fixture_shard(&step, 0), 4100);
 	assert_int_equal(
 		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
@@ -429,7 +429,7 @@ static void test_claim_lost(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	assert_int_equal(unlink(scratch_join(s->dir, "gens/000001.json")), 0);
 	core_rig_open(&s->rig, &s->config);
 	for (unsigned i = 0; i < 2; i++) {
@@ -452,7 +452,7 @@ static void test_marker_lost(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	assert_int_equal(unlink(scratch_join(s->dir, "ckpt.json")), 0);
 	core_rig_make(&s->rig, &s->config);
 	assert_int_equal(core_rig_open_store(&s->rig), CKPT_EINCOMPLETE);
@@ -467,9 +467,9 @@ static void test_newer_claim(void **state)
 	static const char text[] = "{\"format\":[9,0],\"kind\":\"claim\"";
 	struct ckpt_buf buf = {0};
 
-	craft(s, 10);
+	fixture(s, 10);
 	ckpt_buf_put(&buf, text, strlen(text));
-	craft_seal(&buf, scratch_join(s->dir, "gens/000002.json"));
+	fixture_seal(&buf, scratch_join(s->dir, "gens/000002.json"));
 	core_rig_make(&s->rig, &s->config);
 	assert_int_equal(core_rig_open_store(&s->rig), CKPT_EVERSION);
 	core_rig_close(&s->rig);
@@ -478,10 +478,10 @@ static void test_newer_claim(void **state)
 /* A claim that was copied from another generation or another run says nothing about this one. */
 static void copied_claim(struct scene *s, const char *run, uint64_t generation)
 {
-	struct craft_step step = craft(s, 10);
+	struct fixture_step step = fixture(s, 10);
 	char from[512];
 
-	craft_claim(s->dir, run, generation, 0, 0);
+	fixture_claim(s->dir, run, generation, 0, 0);
 	(void)snprintf(
 		from, sizeof(from), "%s/gens/%06llu.json", s->dir, (unsigned long long)generation);
 	if (generation != 2)
@@ -495,7 +495,7 @@ static void copied_claim(struct scene *s, const char *run, uint64_t generation)
 
 static void test_claim_of_another_generation(void **state)
 {
-	copied_claim(*state, CRAFT_RUN, 3);
+	copied_claim(*state, FIXTURE_RUN, 3);
 }
 
 static void test_claim_of_another_run(void **state)
@@ -508,7 +508,7 @@ static void test_strange_names(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	assert_int_equal(mkdir(scratch_join(s->dir, "g000001/notes"), 0777), 0);
 	assert_int_equal(mkdir(scratch_join(s->dir, "lost+found"), 0777), 0);
 	assert_int_equal(mkdir(scratch_join(s->dir, "gens/old"), 0777), 0);
@@ -523,7 +523,7 @@ static void test_directory_vanishes(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	core_rig_make(&s->rig, &s->config);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LIST, .path = "g000001", .error = -ENOENT});
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
@@ -542,7 +542,7 @@ static void test_commits_elsewhere(void **state)
 	assert_non_null(strstr(s->rig.err.message, "another node"));
 	core_rig_close(&s->rig);
 	/* What is wrong here comes first. */
-	craft(s, 10);
+	fixture(s, 10);
 	core_rig_make(&s->rig, &s->config);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
 		       .path = "manifest.json",
@@ -572,7 +572,7 @@ static void test_parent_unreadable(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
 	add(s, (struct io_fault_rule){
@@ -589,7 +589,7 @@ static void test_parent_is_durable_first(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
 	add(s, (struct io_fault_rule){
@@ -608,7 +608,7 @@ static void test_parent_removed_while_it_is_synced(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 10);
+	fixture(s, 10);
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
 	add(s, (struct io_fault_rule){

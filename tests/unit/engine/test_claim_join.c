@@ -10,52 +10,52 @@
 #include "engine/lineage/claim.h"
 #include "engine/runtime/commands.h"
 #include "engine/save/save_state.h"
-#include "lib/crew.h"
+#include "lib/rank_rig.h"
 
-static void fail_telling(struct crew *s, const char *key)
+static void fail_telling(struct rank_rig *s, const char *key)
 {
 	(void)io_fault_add(&s->rank[0].fault,
 		(struct io_fault_rule){.path = key, .error = -EIO, .count = IO_FAULT_ALWAYS});
 }
 
 /* Rank 0 claims, and gives up telling it. */
-static void claim_untold(struct crew *s)
+static void claim_untold(struct rank_rig *s)
 {
 	fail_telling(s, "claim-1");
 	assert_int_equal(core_rig_claim(&s->rank[0]), 1);
-	crew_sleep(s, 11000);
+	rank_rig_sleep(s, 11000);
 	assert_true(s->rank[0].core.claim_untold);
 	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "were not told of the claim"));
 }
 
 /* A save that tells it, and is not waited for. */
-static void begin_and_cancel(struct crew *s, uint64_t step)
+static void begin_and_cancel(struct rank_rig *s, uint64_t step)
 {
-	crew_begin(s, 0, step);
+	rank_rig_begin(s, 0, step);
 	ckpt_save_post_cancel(s->save[0]);
 	core_rig_run(&s->rank[0]);
-	assert_int_equal(crew_end(s, 0), -ECANCELED);
+	assert_int_equal(rank_rig_end(s, 0), -ECANCELED);
 }
 
 /* Why rank 0 could not claim, all others say in its words; it is not their failure, and the next try is a new one. */
 static void test_others_say_why(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	char why[256];
 
-	crew_open(s, 0, 2, 60000);
-	crew_open(s, 1, 2, 60000);
+	rank_rig_open(s, 0, 2, 60000);
+	rank_rig_open(s, 1, 2, 60000);
 	for (unsigned i = 0; i < 2; i++) {
 		(void)io_fault_add(&s->rank[0].fault,
 			(struct io_fault_rule){
 				.op = CKPT_IO_OP_LIST, .error = -EIO, .count = IO_FAULT_ALWAYS});
 		assert_true(core_rig_claim(&s->rank[0]) < 0);
-		(void)snprintf(why, sizeof(why), "%.200s", crew_message(s, 0));
+		(void)snprintf(why, sizeof(why), "%.200s", rank_rig_message(s, 0));
 		assert_non_null(strstr(why, "gens"));
 		assert_false(s->rank[0].core.claim_untold);
 		assert_true(core_rig_claim(&s->rank[1]) < 0);
-		crew_check_says(s, 1, "rank 0 could not claim a generation: ");
-		crew_check_says(s, 1, why);
+		rank_rig_check_says(s, 1, "rank 0 could not claim a generation: ");
+		rank_rig_check_says(s, 1, why);
 		io_fault_clear(&s->rank[0].fault);
 	}
 	assert_int_equal(core_rig_claim(&s->rank[0]), 0);
@@ -65,25 +65,25 @@ static void test_others_say_why(void **state)
 /* Neither made nor told: there is nothing that the next save could tell. */
 static void test_neither_made_nor_told(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	crew_open(s, 0, 2, 60000);
+	rank_rig_open(s, 0, 2, 60000);
 	fail_telling(s, "claim-1-failed");
 	(void)io_fault_add(&s->rank[0].fault,
 		(struct io_fault_rule){
 			.op = CKPT_IO_OP_LIST, .error = -EIO, .count = IO_FAULT_ALWAYS});
 	assert_int_equal(core_rig_claim(&s->rank[0]), 1);
-	crew_sleep(s, 11000);
+	rank_rig_sleep(s, 11000);
 	assert_false(s->rank[0].core.claim_untold);
 }
 
 /* One that cannot be told again and again is told with every save, by one at a time, until it is. */
 static void test_told_at_last(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct ckpt_core *core = &s->rank[0].core;
 
-	crew_open(s, 0, 2, 60000);
+	rank_rig_open(s, 0, 2, 60000);
 	claim_untold(s);
 	for (uint64_t step = 1; step <= 3; step++) {
 		begin_and_cancel(s, 10 * step);
@@ -91,25 +91,25 @@ static void test_told_at_last(void **state)
 		unsigned commands = core->commands;
 		begin_and_cancel(s, 10 * step + 1);
 		assert_int_equal(core->commands, commands);
-		crew_sleep(s, 11000);
+		rank_rig_sleep(s, 11000);
 		assert_false(core->claim_telling);
 		assert_int_equal(core->commands, commands - 1);
 		assert_true(core->claim_untold);
 	}
 	io_fault_clear(&s->rank[0].fault);
 	begin_and_cancel(s, 50);
-	crew_sleep(s, 300);
+	rank_rig_sleep(s, 300);
 	assert_false(core->claim_untold);
-	assert_int_equal(access(crew_told(s, "claim-1"), F_OK), 0);
+	assert_int_equal(access(rank_rig_told(s, "claim-1"), F_OK), 0);
 }
 
 /* Without memory to tell it, the save goes on, and the next one tells it. */
 static void test_told_without_memory(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct ckpt_core *core = &s->rank[0].core;
 
-	crew_open(s, 0, 2, 60000);
+	rank_rig_open(s, 0, 2, 60000);
 	claim_untold(s);
 	for (size_t n = 1; n <= 2; n++) {
 		core_rig_count_allocations(&s->rank[0], n);
@@ -120,17 +120,17 @@ static void test_told_without_memory(void **state)
 	}
 	io_fault_clear(&s->rank[0].fault);
 	begin_and_cancel(s, 1);
-	crew_sleep(s, 300);
+	rank_rig_sleep(s, 300);
 	assert_false(core->claim_untold);
 }
 
 /* An engine that closes waits for what it is telling, and then ends. */
 static void test_closed_while_telling(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = &s->rank[0];
 
-	crew_open(s, 0, 2, 60000);
+	rank_rig_open(s, 0, 2, 60000);
 	claim_untold(s);
 	begin_and_cancel(s, 1);
 	assert_true(rig->core.claim_telling);
@@ -139,12 +139,12 @@ static void test_closed_while_telling(void **state)
 	ckpt_command_post(closer, ckpt_closer_body);
 	core_rig_run(rig);
 	assert_false(ckpt_latch_get(&closer->latch) & CKPT_DONE_END);
-	crew_sleep(s, 11000);
+	rank_rig_sleep(s, 11000);
 	assert_true(ckpt_latch_get(&closer->latch) & CKPT_DONE_END);
 	ckpt_command_unref(closer);
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, crew_setup, crew_teardown)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, rank_rig_setup, rank_rig_teardown)
 
 int main(void)
 {

@@ -13,7 +13,7 @@ static int set_up(void **state)
 	(void)core_scene_set_up(state);
 	struct core_scene *s = *state;
 
-	craft_store(s->dir, CRAFT_RUN);
+	fixture_store(s->dir, FIXTURE_RUN);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	return 0;

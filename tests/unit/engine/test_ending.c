@@ -11,8 +11,8 @@
 #include "engine/runtime/commands.h"
 #include "engine/shard/findings.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define SHARD ".safetensors"
 #define BYTES 60000
@@ -20,7 +20,7 @@
 struct scene {
 	char *dir;
 	struct core_rig rig;
-	struct craft_step step;
+	struct fixture_step step;
 	char memory[BYTES];
 	struct ckpt_command *closer;
 };
@@ -87,10 +87,10 @@ static int set_up(void **state)
 
 	memset(&watched, 0, sizeof(watched));
 	s->dir = scratch_make_in_memory();
-	s->step = craft_one(s->dir, craft_bytes(BYTES));
+	s->step = fixture_one(s->dir, fixture_bytes(BYTES));
 	s->step.chunk_bytes = 4096;
-	craft_begin(s->dir);
-	craft_commit(&s->step);
+	fixture_begin(s->dir);
+	fixture_commit(&s->step);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .block_bytes = 8192});
 	*state = s;
 	return 0;
@@ -185,7 +185,7 @@ static void test_told_when_it_is_known(void **state)
 	struct scene *s = *state;
 	struct ckpt_restore *r = begin(s, 10, CKPT_SINK_MEMORY);
 
-	scratch_flip(craft_shard(&s->step, 0), 30000);
+	scratch_flip(fixture_shard(&s->step, 0), 30000);
 	watched.restore = r;
 	start(s, r);
 	assert_int_equal(watched.times, 1);
@@ -201,8 +201,8 @@ static void test_cancelled_with_findings(void **state)
 {
 	struct scene *s = *state;
 
-	scratch_flip(craft_shard(&s->step, 0), 5000);
-	scratch_flip(craft_shard(&s->step, 0), 10000);
+	scratch_flip(fixture_shard(&s->step, 0), 5000);
+	scratch_flip(fixture_shard(&s->step, 0), 10000);
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_READ, .path = SHARD, .nth = 2, .hold = true});
 	add(s, (struct io_fault_rule){
@@ -325,7 +325,7 @@ static void test_cancelled_before_a_step_is_known(void **state)
 
 static void check_note(struct scene *s, bool there)
 {
-	assert_int_equal(access(craft_quarantine(&s->step), F_OK), there ? 0 : -1);
+	assert_int_equal(access(fixture_quarantine(&s->step), F_OK), there ? 0 : -1);
 }
 
 /* What this engine may not judge, or has judged, it leaves alone. */
@@ -334,7 +334,7 @@ static void test_quarantine(void **state)
 	struct scene *s = *state;
 	struct ckpt_restore *r;
 
-	scratch_flip(craft_shard(&s->step, 0), 30000);
+	scratch_flip(fixture_shard(&s->step, 0), 30000);
 	assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_NONE), CKPT_EINTEGRITY);
 	check_note(s, false);
 	assert_int_equal(
@@ -379,7 +379,7 @@ static void test_no_quarantine(void **state)
 		check_note(s, false);
 		io_fault_clear(&s->rig.fault);
 	}
-	scratch_flip(craft_manifest(&s->step), 40);
+	scratch_flip(fixture_manifest(&s->step), 40);
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
 	assert_int_equal(r->findings.count, 0);
 	assert_int_equal(end(s, r), CKPT_EINTEGRITY);
@@ -402,7 +402,7 @@ static void test_manifest_goes_bad(void **state)
 	struct scene *s = *state;
 	struct ckpt_restore *r = reading_manifest(s);
 
-	scratch_flip(craft_manifest(&s->step), 40);
+	scratch_flip(fixture_manifest(&s->step), 40);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(end(s, r), CKPT_EINTEGRITY);
 	check_note(s, false);
@@ -414,7 +414,7 @@ static void test_cancelled_at_the_manifest(void **state)
 	struct scene *s = *state;
 	struct ckpt_restore *r = reading_manifest(s);
 	unsigned opened = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
-					 .path = craft_index_name(&s->step, 0),
+					 .path = fixture_index_name(&s->step, 0),
 					 .nth = IO_FAULT_ALWAYS});
 
 	cancel(s, r);
@@ -428,7 +428,7 @@ static void test_cancelled_with_damage(void **state)
 {
 	struct scene *s = *state;
 
-	scratch_flip(craft_shard(&s->step, 0), 10000);
+	scratch_flip(fixture_shard(&s->step, 0), 10000);
 	struct ckpt_restore *r = copying(s);
 	assert_int_equal(r->load.ways[0].fetch.code, CKPT_EINTEGRITY);
 	cancel(s, r);
@@ -460,7 +460,7 @@ static void write_manifest(struct scene *s, const char *text)
 	struct ckpt_buf buf = {0};
 
 	ckpt_buf_put(&buf, text, strlen(text));
-	craft_seal(&buf, craft_manifest(&s->step));
+	fixture_seal(&buf, fixture_manifest(&s->step));
 }
 
 static void test_bad_manifests(void **state)
@@ -471,7 +471,7 @@ static void test_bad_manifests(void **state)
 	check_manifest(s, CKPT_EVERSION);
 	write_manifest(s, "{\"format\":[1,0],\"kind\":\"something else\"");
 	check_manifest(s, CKPT_EFORMAT);
-	scratch_flip(craft_manifest(&s->step), 12);
+	scratch_flip(fixture_manifest(&s->step), 12);
 	check_manifest(s, CKPT_EINTEGRITY);
 	/* What could not be read is not known to be bad. */
 	add(s, (struct io_fault_rule){

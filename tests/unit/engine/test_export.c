@@ -25,9 +25,9 @@ static struct place place(const struct reading *t, const char *name)
 }
 
 /* Where this step's files are when it lies in another directory. */
-static struct craft_step in_dir(const struct craft_step *step, const char *dir)
+static struct fixture_step in_dir(const struct fixture_step *step, const char *dir)
 {
-	struct craft_step there = *step;
+	struct fixture_step there = *step;
 
 	there.dir = dir;
 	return there;
@@ -61,15 +61,15 @@ static void same_file(const char *a, const char *b)
 	free(b_bytes);
 }
 
-static void same_step(const struct craft_step *step, const char *dir)
+static void same_step(const struct fixture_step *step, const char *dir)
 {
-	struct craft_step there = in_dir(step, dir);
+	struct fixture_step there = in_dir(step, dir);
 
 	for (uint32_t i = 0; i < step->world; i++) {
-		same_file(craft_shard(step, i), craft_shard(&there, i));
-		same_file(craft_index(step, i), craft_index(&there, i));
+		same_file(fixture_shard(step, i), fixture_shard(&there, i));
+		same_file(fixture_index(step, i), fixture_index(&there, i));
 	}
-	same_file(craft_manifest(step), craft_manifest(&there));
+	same_file(fixture_manifest(step), fixture_manifest(&there));
 	same_file(scratch_join(step->dir, "ckpt.json"), scratch_join(dir, "ckpt.json"));
 	same_file(
 		scratch_join(step->dir, "gens/000001.json"), scratch_join(dir, "gens/000001.json"));
@@ -151,17 +151,17 @@ static void test_there_and_wrong(void **state)
 {
 	struct reading *t = *state;
 	struct place dest = place(t, "copy");
-	struct craft_step there = in_dir(&t->steps[2], dest.path);
+	struct fixture_step there = in_dir(&t->steps[2], dest.path);
 
 	assert_int_equal(export_to(t, 30, dest.path), 0);
-	assert_int_equal(truncate(craft_shard(&there, 0), 5000), 0);
+	assert_int_equal(truncate(fixture_shard(&there, 0), 5000), 0);
 	assert_int_equal(export_to(t, 30, dest.path), CKPT_EINCOMPLETE);
-	assert_int_equal(unlink(craft_shard(&there, 0)), 0);
+	assert_int_equal(unlink(fixture_shard(&there, 0)), 0);
 	assert_int_equal(export_to(t, 30, dest.path), CKPT_EINCOMPLETE);
-	scratch_flip(craft_index(&there, 0), 100);
+	scratch_flip(fixture_index(&there, 0), 100);
 	assert_int_equal(export_to(t, 30, dest.path), CKPT_EINTEGRITY);
-	assert_int_equal(access(craft_manifest(&there), F_OK), 0);
-	scratch_flip(craft_manifest(&there), 20);
+	assert_int_equal(access(fixture_manifest(&there), F_OK), 0);
+	scratch_flip(fixture_manifest(&there), 20);
 	struct ckpt_restore *r = rig_export(&t->rig, 30, dest.path);
 	assert_int_equal(rig_wait(r), -EEXIST);
 	assert_non_null(strstr(ckpt_restore_failure(r)->message, "already"));
@@ -172,7 +172,7 @@ static void test_ranks(void **state)
 {
 	struct reading *t = *state;
 	struct place dest = place(t, "copy");
-	struct craft_step step = t->steps[2];
+	struct fixture_step step = t->steps[2];
 
 	step.step = 50;
 	step.world = 3;
@@ -189,7 +189,7 @@ static void test_wrong_places(void **state)
 	struct place full = place(t, "full");
 
 	assert_int_equal(mkdir(other.path, 0777), 0);
-	craft_store(other.path, "ffffffffffffffffffffffffffffffff");
+	fixture_store(other.path, "ffffffffffffffffffffffffffffffff");
 	assert_int_equal(export_to(t, 30, other.path), -EEXIST);
 	assert_int_equal(scratch_count(other.path), 2);
 	assert_int_equal(mkdir(full.path, 0777), 0);
@@ -206,9 +206,9 @@ static void test_wrong_places(void **state)
 	/* The same run, and a generation of that number that is another. */
 	struct place fork = place(t, "fork");
 	assert_int_equal(mkdir(fork.path, 0777), 0);
-	craft_store(fork.path, CRAFT_RUN);
-	craft_claim(fork.path, CRAFT_RUN, 2, 1, 10);
-	craft_claim(fork.path, CRAFT_RUN, 1, 0, 0);
+	fixture_store(fork.path, FIXTURE_RUN);
+	fixture_claim(fork.path, FIXTURE_RUN, 2, 1, 10);
+	fixture_claim(fork.path, FIXTURE_RUN, 1, 0, 0);
 	f = fopen(scratch_join(fork.path, "gens/000001.json"), "ab");
 	(void)fputc(' ', f);
 	(void)fclose(f);
@@ -235,11 +235,11 @@ static void test_leftovers(void **state)
 {
 	struct reading *t = *state;
 	struct place dest = place(t, "copy");
-	struct craft_step there = in_dir(&t->steps[2], dest.path);
+	struct fixture_step there = in_dir(&t->steps[2], dest.path);
 
 	assert_int_equal(export_to(t, 30, dest.path), 0);
-	assert_int_equal(unlink(craft_manifest(&there)), 0);
-	assert_int_equal(truncate(craft_shard(&there, 0), 5000), 0);
+	assert_int_equal(unlink(fixture_manifest(&there)), 0);
+	assert_int_equal(truncate(fixture_shard(&there, 0), 5000), 0);
 	assert_int_equal(export_to(t, 30, dest.path), 0);
 	same_step(&t->steps[2], dest.path);
 	/* Killed while it published the marker. */
@@ -259,14 +259,14 @@ struct leftover {
 	double most; /* of the bytes of the shard, that are read in the source */
 };
 
-static void leave(const struct craft_step *there, const struct leftover *l)
+static void leave(const struct fixture_step *there, const struct leftover *l)
 {
-	const char *path = craft_shard(there, 0);
+	const char *path = fixture_shard(there, 0);
 	struct stat st;
 
-	assert_int_equal(unlink(craft_manifest(there)), 0);
+	assert_int_equal(unlink(fixture_manifest(there)), 0);
 	if (!l->index)
-		assert_int_equal(unlink(craft_index(there, 0)), 0);
+		assert_int_equal(unlink(fixture_index(there, 0)), 0);
 	assert_int_equal(stat(path, &st), 0);
 	off_t good = (off_t)(l->good * (double)st.st_size);
 	if (l->then != MORE)
@@ -293,13 +293,13 @@ static void test_goes_on(void **state)
 		char name[16];
 		(void)snprintf(name, sizeof(name), "copy%zu", i);
 		struct place dest = place(t, name);
-		struct craft_step there = in_dir(&t->steps[2], dest.path);
+		struct fixture_step there = in_dir(&t->steps[2], dest.path);
 		struct stat st;
 		uint64_t done;
 		uint64_t total;
 
 		assert_int_equal(export_to(t, 30, dest.path), 0);
-		assert_int_equal(stat(craft_shard(&there, 0), &st), 0);
+		assert_int_equal(stat(fixture_shard(&there, 0), &st), 0);
 		leave(&there, &cases[i]);
 		uint64_t before = t->rig.core.store->bytes_read;
 		struct ckpt_restore *r = rig_export(&t->rig, 30, dest.path);
@@ -324,18 +324,18 @@ static void test_goes_on_ranks(void **state)
 {
 	struct reading *t = *state;
 	struct place dest = place(t, "copy");
-	struct craft_step step = t->steps[2];
+	struct fixture_step step = t->steps[2];
 	struct stat st;
 
 	step.step = 50;
 	step.world = 3;
 	reading_commit(t, &step);
-	struct craft_step there = in_dir(&step, dest.path);
+	struct fixture_step there = in_dir(&step, dest.path);
 	assert_int_equal(export_to(t, 50, dest.path), 0);
-	assert_int_equal(stat(craft_shard(&there, 1), &st), 0);
-	assert_int_equal(unlink(craft_index(&there, 1)), 0);
+	assert_int_equal(stat(fixture_shard(&there, 1), &st), 0);
+	assert_int_equal(unlink(fixture_index(&there, 1)), 0);
 	leave(&there, &(struct leftover){.good = 1, .then = NOTHING, .index = true});
-	assert_int_equal(unlink(craft_shard(&there, 1)), 0);
+	assert_int_equal(unlink(fixture_shard(&there, 1)), 0);
 	uint64_t before = t->rig.core.store->bytes_read;
 	assert_int_equal(export_to(t, 50, dest.path), 0);
 	assert_true(t->rig.core.store->bytes_read - before < (uint64_t)st.st_size + 16384);
@@ -358,11 +358,11 @@ static void test_damage(void **state)
 		(void)snprintf(name, sizeof(name), "copy%zu", i);
 		struct place dest = place(t, name);
 		if (cases[i].offset == -1)
-			assert_int_equal(unlink(craft_shard(&t->steps[2], 0)), 0);
+			assert_int_equal(unlink(fixture_shard(&t->steps[2], 0)), 0);
 		else if (cases[i].offset == -2)
-			assert_int_equal(unlink(craft_index(&t->steps[2], 0)), 0);
+			assert_int_equal(unlink(fixture_index(&t->steps[2], 0)), 0);
 		else
-			scratch_flip(craft_shard(&t->steps[2], 0), cases[i].offset);
+			scratch_flip(fixture_shard(&t->steps[2], 0), cases[i].offset);
 		struct ckpt_restore *r = rig_export(&t->rig, 30, dest.path);
 		assert_int_equal(rig_wait(r), cases[i].code);
 		if (cases[i].offset >= 0)
@@ -370,7 +370,7 @@ static void test_damage(void **state)
 		rig_free(r);
 		/* ckpt.json, gens, claim. */
 		assert_int_equal(scratch_count(dest.path), 3);
-		assert_int_equal(access(craft_quarantine(&t->steps[2]), F_OK), -1);
+		assert_int_equal(access(fixture_quarantine(&t->steps[2]), F_OK), -1);
 		reading_repair(t);
 		assert_int_equal(export_to(t, 30, dest.path), 0);
 	}
@@ -401,8 +401,8 @@ static void test_cancel(void **state)
 		rig_free(r);
 		assert_true(code == 0 || code == -ECANCELED);
 		ended = code == 0;
-		struct craft_step there = in_dir(&t->steps[2], dest.path);
-		assert_int_equal(access(craft_manifest(&there), F_OK), ended ? 0 : -1);
+		struct fixture_step there = in_dir(&t->steps[2], dest.path);
+		assert_int_equal(access(fixture_manifest(&there), F_OK), ended ? 0 : -1);
 	}
 	same_step(&t->steps[2], dest.path);
 }

@@ -14,8 +14,8 @@
 
 #include "engine/restore/restore_state.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define WORLD 3
 #define WIDE  3000
@@ -25,8 +25,8 @@ struct scene {
 	char *dest;
 	struct core_rig rig;
 	struct core_rig there;
-	struct craft_step step;
-	struct craft_rank ranks[WORLD];
+	struct fixture_step step;
+	struct fixture_rank ranks[WORLD];
 	struct ckpt_tensor tensors[WORLD];
 	float own[WORLD][WIDE];
 };
@@ -58,19 +58,19 @@ static int setup(void **state)
 			.ndim = 1,
 			.shape = shape,
 			.data = s->own[i]};
-		s->ranks[i] = (struct craft_rank){.tensors = &s->tensors[i], .count = 1};
+		s->ranks[i] = (struct fixture_rank){.tensors = &s->tensors[i], .count = 1};
 	}
 	s->dir = scratch_make_in_memory();
 	s->dest = strdup(scratch_join(s->dir, "dest"));
-	craft_begin(s->dir);
-	s->step = (struct craft_step){.dir = s->dir,
+	fixture_begin(s->dir);
+	s->step = (struct fixture_step){.dir = s->dir,
 		.generation = 1,
 		.step = 10,
 		.chunk_bytes = 4096,
 		.world = WORLD,
 		.ranks = s->ranks};
-	craft_commit(&s->step);
-	craft_edit(&s->step, on_one_node);
+	fixture_commit(&s->step);
+	fixture_edit(&s->step, on_one_node);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .read_only = true});
 	*state = s;
 	return 0;
@@ -153,9 +153,9 @@ static void start_over(struct scene *s, bool added)
 		assert_int_equal(export_ranks(s, first, 1), 0);
 }
 
-static struct craft_step step_there(const struct scene *s)
+static struct fixture_step step_there(const struct scene *s)
 {
-	struct craft_step there = s->step;
+	struct fixture_step there = s->step;
 
 	there.dir = s->dest;
 	return there;
@@ -163,9 +163,9 @@ static struct craft_step step_there(const struct scene *s)
 
 static bool has_manifest(const struct scene *s)
 {
-	const struct craft_step there = step_there(s);
+	const struct fixture_step there = step_there(s);
 
-	return access(craft_manifest(&there), F_OK) == 0;
+	return access(fixture_manifest(&there), F_OK) == 0;
 }
 
 static void check(struct scene *s, bool added, int code)
@@ -287,7 +287,7 @@ static void test_made_meanwhile(void **state)
 	struct ckpt_restore *r = begin(s, NULL, 0);
 	assert_non_null(r);
 	assert_int_equal(s->rig.fault.hits[0], 1);
-	craft_store(s->dest, CRAFT_RUN);
+	fixture_store(s->dest, FIXTURE_RUN);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_end(&s->rig, r), 0);
 	assert_int_equal(look(s), 7);
@@ -299,15 +299,15 @@ static void test_removed_meanwhile(void **state)
 	struct scene *s = *state;
 
 	start_over(s, true);
-	const struct craft_step there = step_there(s);
+	const struct fixture_step there = step_there(s);
 	(void)io_fault_add(&s->rig.fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .path = "gens", .hold = true});
 	struct ckpt_restore *r = begin(s, more, 2);
 	assert_non_null(r);
 	assert_int_equal(s->rig.fault.hits[0], 1);
-	assert_int_equal(unlink(craft_manifest(&there)), 0);
-	assert_int_equal(unlink(craft_index(&there, 0)), 0);
-	assert_int_equal(unlink(craft_shard(&there, 0)), 0);
+	assert_int_equal(unlink(fixture_manifest(&there)), 0);
+	assert_int_equal(unlink(fixture_index(&there, 0)), 0);
+	assert_int_equal(unlink(fixture_shard(&there, 0)), 0);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_end(&s->rig, r), 0);
 	assert_int_equal(look(s), 6);
@@ -330,8 +330,8 @@ static void test_marked_meanwhile(void **state)
 		scratch_put(s->dest, "/g000001/step-0000000010.tombstone", "x");
 		core_rig_let_go(&s->rig);
 		assert_int_equal(core_rig_end(&s->rig, r), -EBUSY);
-		const struct craft_step there = step_there(s);
-		assert_int_equal(access(craft_shard(&there, 1), F_OK), -1);
+		const struct fixture_step there = step_there(s);
+		assert_int_equal(access(fixture_shard(&there, 1), F_OK), -1);
 	}
 }
 
@@ -343,10 +343,10 @@ static void test_what_is_there_is_made_durable(void **state)
 
 	for (size_t i = 0; i < COUNT(dirs); i++) {
 		start_over(s, true);
-		const struct craft_step there = step_there(s);
+		const struct fixture_step there = step_there(s);
 		/* Its claim is looked at only where the step is not. */
 		if (i == 1)
-			assert_int_equal(unlink(craft_manifest(&there)), 0);
+			assert_int_equal(unlink(fixture_manifest(&there)), 0);
 		io_fault_clear(&s->rig.fault);
 		(void)io_fault_add(&s->rig.fault,
 			(struct io_fault_rule){
@@ -364,12 +364,12 @@ static void test_names_in_order(void **state)
 	struct scene *s = *state;
 
 	start_over(s, true);
-	const struct craft_step there = step_there(s);
+	const struct fixture_step there = step_there(s);
 	assert_int_equal(export_ranks(s, second, 1), 0);
 	/* After what is there: the old one goes, the new one comes. */
 	for (unsigned nth = 2; nth <= 3; nth++) {
-		scratch_flip(craft_shard(&there, 1), 5000);
-		assert_int_equal(truncate(craft_index(&there, 1), 100), 0);
+		scratch_flip(fixture_shard(&there, 1), 5000);
+		assert_int_equal(truncate(fixture_index(&there, 1), 100), 0);
 		io_fault_clear(&s->rig.fault);
 		(void)io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
 							  .path = "step-0000000010",
@@ -378,8 +378,8 @@ static void test_names_in_order(void **state)
 		struct ckpt_restore *r = begin(s, second, 1);
 		assert_non_null(r);
 		assert_int_equal(s->rig.fault.hits[0], 1);
-		assert_int_equal(access(craft_shard(&there, 1), F_OK), 0);
-		assert_int_equal(access(craft_index(&there, 1), F_OK), -1);
+		assert_int_equal(access(fixture_shard(&there, 1), F_OK), 0);
+		assert_int_equal(access(fixture_index(&there, 1), F_OK), -1);
 		core_rig_let_go(&s->rig);
 		assert_int_equal(core_rig_end(&s->rig, r), 0);
 		assert_int_equal(look(s), 3);
@@ -393,7 +393,7 @@ static void test_taken_back_in_order(void **state)
 
 	for (unsigned removed = 0; removed < 2; removed++) {
 		start_over(s, true);
-		const struct craft_step there = step_there(s);
+		const struct fixture_step there = step_there(s);
 		io_fault_clear(&s->rig.fault);
 		/* That of the new index, and what follows its removal. */
 		(void)io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
@@ -409,7 +409,7 @@ static void test_taken_back_in_order(void **state)
 						       .error = -EIO});
 		assert_int_equal(export_ranks(s, second, 1), -EIO);
 		assert_int_equal(s->rig.fault.hits[0], 1 + removed);
-		assert_int_equal(access(craft_shard(&there, 1), F_OK), 0);
+		assert_int_equal(access(fixture_shard(&there, 1), F_OK), 0);
 		assert_int_equal(look(s), removed ? 1 : 3);
 	}
 }
@@ -429,20 +429,20 @@ static void test_not_to_be_read(void **state)
 		struct stat before;
 		struct stat after;
 		start_over(s, true);
-		const struct craft_step there = step_there(s);
-		assert_int_equal(stat(craft_shard(&there, 0), &before), 0);
+		const struct fixture_step there = step_there(s);
+		assert_int_equal(stat(fixture_shard(&there, 0), &before), 0);
 		if (!cases[i].indexed)
-			assert_int_equal(unlink(craft_index(&there, 0)), 0);
+			assert_int_equal(unlink(fixture_index(&there, 0)), 0);
 		io_fault_clear(&s->rig.fault);
-		const char *path =
-			cases[i].index ? craft_index_name(&there, 0) : craft_shard_name(&there, 0);
+		const char *path = cases[i].index ? fixture_index_name(&there, 0)
+						  : fixture_shard_name(&there, 0);
 		(void)io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
 							  .path = path,
 							  .nth = cases[i].nth,
 							  .error = -EACCES});
 		assert_int_equal(export_ranks(s, all, 4), -EACCES);
 		assert_int_equal(s->rig.fault.hits[0], 1);
-		assert_int_equal(stat(craft_shard(&there, 0), &after), 0);
+		assert_int_equal(stat(fixture_shard(&there, 0), &after), 0);
 		assert_int_equal(before.st_ino, after.st_ino);
 		io_fault_clear(&s->rig.fault);
 		assert_int_equal(export_ranks(s, all, 4), 0);

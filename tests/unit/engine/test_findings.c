@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/shard/findings.h"
 
 typedef int compare_fn(const void *a, const void *b);

@@ -12,26 +12,26 @@
 #include "engine/gc/gc.h"
 #include "engine/runtime/commands.h"
 #include "engine/save/save_state.h"
-#include "exchange/node_record.h"
+#include "exchange/node_messages.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 struct scene {
 	char *dir;
 	struct core_rig rig;
-	struct craft_step oldest; /* 5, committed */
-	struct craft_step old;    /* 10, committed */
-	struct craft_step dead;   /* 30, undecided */
+	struct fixture_step oldest; /* 5, committed */
+	struct fixture_step old;    /* 10, committed */
+	struct fixture_step dead;   /* 30, undecided */
 	struct ckpt_command *closer;
 };
 
-static struct craft_step craft(struct scene *s, uint64_t step)
+static struct fixture_step fixture(struct scene *s, uint64_t step)
 {
-	struct craft_step made = craft_one(s->dir, craft_floats(1000));
+	struct fixture_step made = fixture_one(s->dir, fixture_floats(1000));
 
 	made.step = step;
-	craft_commit(&made);
+	fixture_commit(&made);
 	return made;
 }
 
@@ -41,11 +41,11 @@ static int set_up(void **state)
 	struct scene *s = calloc(1, sizeof(*s));
 
 	s->dir = scratch_make_in_memory();
-	craft_begin(s->dir);
-	s->oldest = craft(s, 5);
-	s->old = craft(s, 10);
-	s->dead = craft(s, 30);
-	assert_int_equal(unlink(craft_manifest(&s->dead)), 0);
+	fixture_begin(s->dir);
+	s->oldest = fixture(s, 5);
+	s->old = fixture(s, 10);
+	s->dead = fixture(s, 30);
+	assert_int_equal(unlink(fixture_manifest(&s->dead)), 0);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .keep_last = 1});
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
 	*state = s;
@@ -90,8 +90,8 @@ static void test_settled(void **state)
 
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_INFO, "settled step 30"));
-	assert_true(is_there(craft_manifest(&s->dead)));
-	assert_false(is_there(craft_shard(&s->dead, 0)));
+	assert_true(is_there(fixture_manifest(&s->dead)));
+	assert_false(is_there(fixture_shard(&s->dead, 0)));
 }
 
 /* The directory of claims is gone for a moment: nothing is removed, and it is said. */
@@ -106,13 +106,13 @@ static void test_no_fence_to_look_at(void **state)
 		       .op = CKPT_IO_OP_LIST, .path = "gens", .nth = 4, .error = -ENOENT});
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot settle step 30"));
-	assert_true(is_there(craft_shard(&s->dead, 0)));
+	assert_true(is_there(fixture_shard(&s->dead, 0)));
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "retention keeps step 5"));
-	assert_true(is_there(craft_manifest(&s->oldest)));
+	assert_true(is_there(fixture_manifest(&s->oldest)));
 	/* Once more with the next save. */
 	assert_int_equal(core_rig_save(&s->rig, 50), 0);
-	assert_false(is_there(craft_manifest(&s->oldest)));
+	assert_false(is_there(fixture_manifest(&s->oldest)));
 }
 
 static void settle(struct scene *s, int error)
@@ -120,7 +120,7 @@ static void settle(struct scene *s, int error)
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_RENAME, .path = "000030/manifest.json", .error = error});
 	assert_int_equal(core_rig_claim(&s->rig), 0);
-	assert_true(is_there(craft_shard(&s->dead, 0)));
+	assert_true(is_there(fixture_shard(&s->dead, 0)));
 }
 
 /* Whoever comes late to publish has removed the directory, or its record has won: nothing to settle. */
@@ -174,7 +174,7 @@ static void test_settled_without_memory(void **state)
 		more = core_rig_allocations(&s->rig) >= n;
 		bool settled = state_of(s, 30) == CKPT_STEP_ABORTED;
 		assert_true(settled || state_of(s, 30) == CKPT_STEP_PENDING);
-		assert_true(settled || (more && is_there(craft_shard(&s->dead, 0))));
+		assert_true(settled || (more && is_there(fixture_shard(&s->dead, 0))));
 		(void)tear_down(state);
 		(void)set_up(state);
 		s = *state;
@@ -199,14 +199,14 @@ static void test_bad_disk(void **state)
 		assert_int_equal(core_rig_remove(&s->rig, 5), -EIO);
 		assert_int_equal(s->rig.err.code, -EIO);
 		assert_int_equal(s->rig.fault.hits[0], 1);
-		assert_true(is_there(craft_shard(&s->oldest, 0)));
+		assert_true(is_there(fixture_shard(&s->oldest, 0)));
 	}
 	/* Somebody reads it. */
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_LOCK, .path = "000010/manifest.json", .error = -EAGAIN});
 	assert_int_equal(core_rig_remove(&s->rig, 10), -EBUSY);
 	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
-	assert_false(is_there(craft_shard(&s->oldest, 0)));
+	assert_false(is_there(fixture_shard(&s->oldest, 0)));
 	assert_int_equal(core_rig_remove(&s->rig, 5), CKPT_ENOSTEP);
 }
 
@@ -222,13 +222,13 @@ static void test_bad_disk_for_retention(void **state)
 		       .op = CKPT_IO_OP_UNLINK, .path = "000010/manifest.json", .hold = true});
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "retention keeps step 5"));
-	assert_true(is_there(craft_manifest(&s->oldest)));
+	assert_true(is_there(fixture_manifest(&s->oldest)));
 	/* The next commit comes before the round has ended: it is followed by one more. */
 	assert_int_equal(core_rig_save(&s->rig, 50), 0);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(s->rig.core.stats.steps_removed, 3);
-	assert_false(is_there(craft_manifest(&s->old)));
-	assert_false(is_there(craft_manifest(&s->oldest)));
+	assert_false(is_there(fixture_manifest(&s->old)));
+	assert_false(is_there(fixture_manifest(&s->oldest)));
 }
 
 /* Closing waits for the removal that is under way, and for no other. */
@@ -243,18 +243,18 @@ static void test_closing_while_retiring(void **state)
 	begin_to_close(s);
 	core_rig_let_go(&s->rig);
 	assert_true(ckpt_latch_get(&s->closer->latch) & CKPT_DONE_END);
-	assert_false(is_there(craft_manifest(&s->oldest)));
-	assert_true(is_there(craft_manifest(&s->old)));
+	assert_false(is_there(fixture_manifest(&s->oldest)));
+	assert_true(is_there(fixture_manifest(&s->old)));
 }
 
 static void test_closing_while_settling(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s, 20);
-	struct craft_step dead = s->dead;
+	fixture(s, 20);
+	struct fixture_step dead = s->dead;
 	dead.step = 20;
-	assert_int_equal(unlink(craft_manifest(&dead)), 0);
+	assert_int_equal(unlink(fixture_manifest(&dead)), 0);
 	core_rig_close(&s->rig);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .keep_last = 1});
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
@@ -264,8 +264,8 @@ static void test_closing_while_settling(void **state)
 	core_rig_let_go(&s->rig);
 	assert_true(ckpt_latch_get(&s->closer->latch) & CKPT_DONE_END);
 	/* The newest first. */
-	assert_false(is_there(craft_shard(&s->dead, 0)));
-	assert_true(is_there(craft_shard(&dead, 0)));
+	assert_false(is_there(fixture_shard(&s->dead, 0)));
+	assert_true(is_there(fixture_shard(&dead, 0)));
 }
 
 /* A commit that comes while the engine closes lets nothing go any more. */
@@ -282,7 +282,7 @@ static void test_committed_while_closing(void **state)
 	core_rig_let_go(&s->rig);
 	assert_true(ckpt_latch_get(&s->closer->latch) & CKPT_DONE_END);
 	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
-	assert_true(is_there(craft_manifest(&s->old)));
+	assert_true(is_there(fixture_manifest(&s->old)));
 }
 
 /* The user removes what retention is just about to: both are content, and it counts once. */
@@ -295,7 +295,7 @@ static void test_removed_by_user(void **state)
 		       .op = CKPT_IO_OP_OPEN, .path = "000010/manifest.json", .hold = true});
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
 	assert_int_equal(core_rig_remove(&s->rig, 10), 0);
-	assert_false(is_there(craft_manifest(&s->old)));
+	assert_false(is_there(fixture_manifest(&s->old)));
 	core_rig_let_go(&s->rig);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_DEBUG, "removed step 10"));
 	assert_int_equal(s->rig.core.stats.steps_removed, 1);
@@ -310,11 +310,11 @@ static void test_removed_beside_retention(void **state)
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_UNLINK, .path = "000010/manifest.json", .hold = true});
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
-	assert_false(is_there(craft_manifest(&s->oldest)));
+	assert_false(is_there(fixture_manifest(&s->oldest)));
 	assert_int_equal(core_rig_remove(&s->rig, 40), -EBUSY);
 	assert_non_null(strstr(s->rig.err.message, "or will be when"));
 	core_rig_let_go(&s->rig);
-	assert_false(is_there(craft_manifest(&s->old)));
+	assert_false(is_there(fixture_manifest(&s->old)));
 	assert_int_equal(core_rig_remove(&s->rig, 40), -EBUSY);
 	assert_non_null(strstr(s->rig.err.message, "only good one"));
 	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), 0);
@@ -337,7 +337,7 @@ static void test_gone_back_to(void **state)
 	assert_int_equal(core_rig_remove(&s->rig, 10), -EBUSY);
 	assert_int_equal(state_of(s, 10), CKPT_STEP_COMMITTED);
 	assert_int_equal(core_rig_save(&s->rig, 50), 0);
-	assert_false(is_there(craft_manifest(&s->old)));
+	assert_false(is_there(fixture_manifest(&s->old)));
 }
 
 static bool goes_on_from(struct scene *s, uint64_t step)
@@ -363,10 +363,10 @@ static void test_parent_stays(void **state)
 	assert_true(s->rig.fault.hits[broken] > 0);
 	assert_true(goes_on_from(s, 10));
 	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
-	assert_true(is_there(craft_manifest(&s->old)));
+	assert_true(is_there(fixture_manifest(&s->old)));
 	io_fault_clear(&s->rig.fault);
 	assert_int_equal(core_rig_save(&s->rig, 50), 0);
-	assert_false(is_there(craft_manifest(&s->old)));
+	assert_false(is_there(fixture_manifest(&s->old)));
 }
 
 /* Who goes on from nothing keeps nothing, not even step 0. */
@@ -375,10 +375,10 @@ static void test_no_parent(void **state)
 	struct scene *s = *state;
 
 	core_rig_close(&s->rig);
-	struct craft_step first = craft(s, 0);
+	struct fixture_step first = fixture(s, 0);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
 	assert_int_equal(core_rig_remove(&s->rig, 0), 0);
-	assert_false(is_there(craft_manifest(&first)));
+	assert_false(is_there(fixture_manifest(&first)));
 	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
 }
 
@@ -392,7 +392,7 @@ static void test_directory_gone(void **state)
 		       .op = CKPT_IO_OP_LIST, .path = "step-0000000010", .error = -ENOENT});
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
 	assert_int_equal(s->rig.core.stats.steps_removed, 2);
-	assert_false(is_there(craft_manifest(&s->old)));
+	assert_false(is_there(fixture_manifest(&s->old)));
 }
 
 /* Some file systems say it so when a directory is not empty. */
@@ -415,7 +415,7 @@ static void test_strange_file(void **state)
 
 	memset(name, 'x', 250);
 	name[250] = 0;
-	const char *beside = craft_manifest(&s->old);
+	const char *beside = fixture_manifest(&s->old);
 	(void)snprintf(
 		path, sizeof(path), "%.*s/%s", (int)(strrchr(beside, '/') - beside), beside, name);
 	int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0666);
@@ -424,8 +424,8 @@ static void test_strange_file(void **state)
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
 	assert_int_equal(s->rig.core.stats.steps_removed, 2);
-	assert_false(is_there(craft_manifest(&s->old)));
-	assert_false(is_there(craft_shard(&s->old, 0)));
+	assert_false(is_there(fixture_manifest(&s->old)));
+	assert_false(is_there(fixture_shard(&s->old, 0)));
 	assert_true(is_there(path));
 }
 
@@ -438,12 +438,12 @@ static void test_fenced_while_settling(void **state)
 		       .op = CKPT_IO_OP_LIST, .path = "gens", .nth = 2, .hold = true});
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
-	craft_claim(s->dir, CRAFT_RUN, 3, 2, 40);
+	fixture_claim(s->dir, FIXTURE_RUN, 3, 2, 40);
 	core_rig_let_go(&s->rig);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot settle step 30"));
 	assert_true(s->rig.core.fenced);
-	assert_true(is_there(craft_shard(&s->dead, 0)));
-	assert_true(is_there(craft_manifest(&s->old)));
+	assert_true(is_there(fixture_shard(&s->dead, 0)));
+	assert_true(is_there(fixture_manifest(&s->old)));
 	assert_null(s->rig.core.gc);
 	assert_int_equal(core_rig_save(&s->rig, 50), CKPT_EFENCED);
 	assert_null(scratch_find(s->dir, "step-0000000050"));
@@ -459,11 +459,11 @@ static void test_fenced_while_publishing(void **state)
 		       .op = CKPT_IO_OP_RENAME, .path = "000040/manifest.json", .hold = true});
 	struct ckpt_save *save = core_rig_prepare(&s->rig, 40, 1, 1000, 0);
 	assert_int_equal(core_rig_post(&s->rig, save), 1);
-	craft_claim(s->dir, CRAFT_RUN, 3, 2, 10);
+	fixture_claim(s->dir, FIXTURE_RUN, 3, 2, 10);
 	assert_int_equal(core_rig_remove(&s->rig, 5), CKPT_EFENCED);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_end_save(&s->rig, save), 0);
-	assert_true(is_there(craft_manifest(&s->old)));
+	assert_true(is_there(fixture_manifest(&s->old)));
 }
 
 /* The newest claim is this process's own, on its way: no successor's, and not yet its own either. */
@@ -502,7 +502,7 @@ static void test_no_memory_to_ask(void **state)
 	core_rig_count_allocations(&s->rig, 1);
 	assert_int_equal(core_rig_remove(&s->rig, 5), -ENOMEM);
 	(void)core_rig_allocations(&s->rig);
-	assert_true(is_there(craft_manifest(&s->oldest)));
+	assert_true(is_there(fixture_manifest(&s->oldest)));
 }
 
 /* A claim that is newer than the one this process is just making is a successor's. */
@@ -512,9 +512,9 @@ static void test_fenced_while_claiming(void **state)
 
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .hold = true});
 	assert_int_equal(core_rig_claim(&s->rig), 1);
-	craft_claim(s->dir, CRAFT_RUN, 3, 1, 10);
+	fixture_claim(s->dir, FIXTURE_RUN, 3, 1, 10);
 	assert_int_equal(core_rig_remove(&s->rig, 5), CKPT_EFENCED);
-	assert_true(is_there(craft_manifest(&s->oldest)));
+	assert_true(is_there(fixture_manifest(&s->oldest)));
 }
 
 /* What a fenced save leaves behind is its successor's to settle: it closes its file, no more. */
@@ -531,7 +531,7 @@ static void test_fenced_while_writing(void **state)
 	assert_int_equal(close(STDIN_FILENO), 0);
 	assert_int_equal(core_rig_post(&s->rig, save), 1);
 	assert_int_equal(save->object.fd, STDIN_FILENO);
-	craft_claim(s->dir, CRAFT_RUN, 3, 2, 10);
+	fixture_claim(s->dir, FIXTURE_RUN, 3, 2, 10);
 	assert_int_equal(core_rig_remove(&s->rig, 5), CKPT_EFENCED);
 	ckpt_save_post_cancel(save);
 	add(s, (struct io_fault_rule){
@@ -619,13 +619,13 @@ static void test_too_old_to_be_settled(void **state)
 	ckpt_gc_ask(core, CKPT_GC_SETTLE);
 	core_rig_run(&s->rig);
 	assert_int_equal(state_of(s, 30), CKPT_STEP_PENDING);
-	assert_true(is_there(craft_shard(&s->dead, 0)));
+	assert_true(is_there(fixture_shard(&s->dead, 0)));
 	/* One less, and it would have been told. */
 	ckpt_scan_set_state(&core->scan, core->generation, 101, CKPT_STEP_ABORTED);
 	ckpt_gc_ask(core, CKPT_GC_SETTLE);
 	core_rig_run(&s->rig);
 	assert_int_equal(state_of(s, 30), CKPT_STEP_ABORTED);
-	assert_false(is_there(craft_shard(&s->dead, 0)));
+	assert_false(is_there(fixture_shard(&s->dead, 0)));
 	core->config.world = 1;
 }
 
@@ -646,7 +646,7 @@ static void test_never_too_old_with_one_store(void **state)
 	core_rig_run(&s->rig);
 	assert_int_equal(state_of(s, 30), CKPT_STEP_ABORTED);
 	/* Nor where there is no other node to hold it. */
-	assert_int_equal(unlink(craft_manifest(&s->dead)), 0);
+	assert_int_equal(unlink(fixture_manifest(&s->dead)), 0);
 	core->config.world = 1;
 	core->config.node_store = true;
 	ckpt_scan_set_state(&core->scan, 1, 30, CKPT_STEP_PENDING);
@@ -666,7 +666,7 @@ static void test_removed_twice(void **state)
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_CLOSE, .hold = true, .count = 8});
 	struct ckpt_command *first = ask_to_remove(s, 5);
 	core_rig_run(&s->rig);
-	assert_false(is_there(craft_manifest(&s->oldest)));
+	assert_false(is_there(fixture_manifest(&s->oldest)));
 	assert_false(ckpt_latch_get(&first->latch) & CKPT_DONE_END);
 	io_fault_clear(&s->rig.fault);
 	while (!(ckpt_latch_get(&first->latch) & CKPT_DONE_END)) {
@@ -711,7 +711,7 @@ static void test_same_number_rolled_back(void **state)
 	assert_int_equal(core_rig_save(&s->rig, 20), 0);
 	assert_int_equal(core_rig_remove(&s->rig, 20), 0);
 	core_rig_let_go(&s->rig);
-	assert_false(is_there(craft_manifest(&s->old)));
+	assert_false(is_there(fixture_manifest(&s->old)));
 }
 
 /* The last one there is may go if it is not a good one. */
@@ -736,7 +736,7 @@ static void test_last_beside_rolled_back(void **state)
 	s->rig.core.config.keep_last = 0;
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
 	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
-	assert_true(is_there(craft_manifest(&s->old)));
+	assert_true(is_there(fixture_manifest(&s->old)));
 	assert_int_equal(core_rig_remove(&s->rig, 40), -EBUSY);
 }
 
@@ -749,10 +749,10 @@ static void test_counted_after_going_back(void **state)
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 5), 0);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
-	assert_true(is_there(craft_manifest(&s->oldest)));
+	assert_true(is_there(fixture_manifest(&s->oldest)));
 	assert_int_equal(core_rig_save(&s->rig, 50), 0);
-	assert_false(is_there(craft_manifest(&s->oldest)));
-	assert_false(is_there(craft_manifest(&s->old)));
+	assert_false(is_there(fixture_manifest(&s->oldest)));
+	assert_false(is_there(fixture_manifest(&s->old)));
 }
 
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)

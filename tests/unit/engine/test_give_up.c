@@ -15,8 +15,8 @@
 #include "engine/restore/restore_state.h"
 #include "engine/runtime/commands.h"
 #include "lib/bucket_core.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define BYTES 60000
 #define BLOCK 8192
@@ -41,7 +41,7 @@ struct scene {
 	/* Requests from this one on; the first is 1. */
 	unsigned hangs_at;
 	enum fault_kind how; /* STALL; or ANSWER: there is another try */
-	struct craft_step step;
+	struct fixture_step step;
 	unsigned aborted; /* uploads, by their names */
 	bool let_go;      /* of the shard, before that */
 	char memory[BYTES];
@@ -51,7 +51,7 @@ struct scene {
 static bool is_free(struct scene *s)
 {
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-	int fd = open(craft_shard(&s->step, 0), O_RDWR | O_CLOEXEC);
+	int fd = open(fixture_shard(&s->step, 0), O_RDWR | O_CLOEXEC);
 
 	assert_true(fd >= 0);
 	bool free = fcntl(fd, F_OFD_SETLK, &lock) == 0;
@@ -114,11 +114,11 @@ static struct scene *fresh(enum way way)
 	s->dir = scratch_make_in_memory();
 	(void)snprintf(s->out, sizeof(s->out), "%s/out", s->dir);
 	s->hangs_at = NEVER;
-	craft_begin(s->dir);
-	s->step = craft_one(s->dir, craft_bytes(BYTES));
+	fixture_begin(s->dir);
+	s->step = fixture_one(s->dir, fixture_bytes(BYTES));
 	s->step.chunk_bytes = BLOCK / 2;
 	s->step.catalog = true;
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	bucket_core_begin(&s->b);
 	s->b.http.judge = judge;
 	s->b.http.user = s;
@@ -239,7 +239,7 @@ static void test_taken_back_under_the_lock(void **state)
 	struct scene *s = fresh(WAY_INTO);
 
 	(void)state;
-	scratch_flip(craft_shard(&s->step, 0), BYTES - 1);
+	scratch_flip(fixture_shard(&s->step, 0), BYTES - 1);
 	assert_int_equal(core_rig_end(&s->b.rig, begin(s, WAY_INTO)), CKPT_EINTEGRITY);
 	assert_int_equal(s->aborted, 1);
 	assert_false(s->let_go);
@@ -252,11 +252,11 @@ static void test_claimed_before_it_is_read(void **state)
 {
 	struct scene *s = fresh(WAY_INTO);
 	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-	int other = open(craft_shard(&s->step, 0), O_RDWR | O_CLOEXEC);
+	int other = open(fixture_shard(&s->step, 0), O_RDWR | O_CLOEXEC);
 
 	(void)state;
 	assert_true(other >= 0 && fcntl(other, F_OFD_SETLK, &lock) == 0);
-	scratch_flip(craft_index(&s->step, 0), 10);
+	scratch_flip(fixture_index(&s->step, 0), 10);
 	assert_int_equal(core_rig_end(&s->b.rig, begin(s, WAY_INTO)), CKPT_EINUSE);
 	(void)close(other);
 	assert_int_equal(core_rig_end(&s->b.rig, begin(s, WAY_INTO)), CKPT_EINTEGRITY);

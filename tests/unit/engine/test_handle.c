@@ -18,10 +18,10 @@ static int set_up(void **state)
 	(void)core_scene_set_up(state);
 	struct core_scene *s = *state;
 
-	s->step = craft_one(s->dir, craft_floats(50000));
+	s->step = fixture_one(s->dir, fixture_floats(50000));
 	s->step.alias = "tied";
-	craft_begin(s->dir);
-	craft_commit(&s->step);
+	fixture_begin(s->dir);
+	fixture_commit(&s->step);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
 	return 0;
 }
@@ -84,7 +84,7 @@ static void test_refused(void **state)
 {
 	struct core_scene *s = *state;
 
-	craft_edit(&s->step, other_size);
+	fixture_edit(&s->step, other_size);
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
 	assert_true(has(r, CKPT_DONE_END));
 	assert_null(ckpt_restore_index(r));
@@ -97,7 +97,7 @@ static void test_findings(void **state)
 {
 	struct core_scene *s = *state;
 
-	scratch_flip(craft_shard(&s->step, 0), 5000);
+	scratch_flip(fixture_shard(&s->step, 0), 5000);
 	(void)io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
 						  .path = ".safetensors",
 						  .nth = 3,

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define SHARD ".safetensors"
 #define BYTES 300000
@@ -19,8 +19,8 @@ struct scene {
 	char *dir;
 	char *dest;
 	struct core_rig rig;
-	struct craft_step step;
-	struct craft_step there;
+	struct fixture_step step;
+	struct fixture_step there;
 };
 
 static int set_up(void **state)
@@ -29,12 +29,12 @@ static int set_up(void **state)
 
 	s->dir = scratch_make_in_memory();
 	s->dest = scratch_make_in_memory();
-	s->step = craft_one(s->dir, craft_bytes(BYTES));
+	s->step = fixture_one(s->dir, fixture_bytes(BYTES));
 	s->step.chunk_bytes = 4096;
 	s->there = s->step;
 	s->there.dir = s->dest;
-	craft_begin(s->dir);
-	craft_commit(&s->step);
+	fixture_begin(s->dir);
+	fixture_commit(&s->step);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .read_only = true});
 	*state = s;
 	return 0;
@@ -54,11 +54,11 @@ static int tear_down(void **state)
 /* A copy of the step that lacks its manifest, and its index where `index` is false. */
 static void leave(struct scene *s, bool index)
 {
-	if (access(craft_manifest(&s->there), F_OK) != 0)
+	if (access(fixture_manifest(&s->there), F_OK) != 0)
 		assert_int_equal(core_rig_export(&s->rig, 10, s->dest), 0);
-	assert_int_equal(unlink(craft_manifest(&s->there)), 0);
+	assert_int_equal(unlink(fixture_manifest(&s->there)), 0);
 	if (!index)
-		assert_int_equal(unlink(craft_index(&s->there, 0)), 0);
+		assert_int_equal(unlink(fixture_index(&s->there, 0)), 0);
 }
 
 static size_t read_all(const char *path, char *bytes, size_t room)
@@ -75,9 +75,9 @@ static bool is_same(struct scene *s)
 {
 	static char here[2 * BYTES];
 	static char there[2 * BYTES];
-	size_t length = read_all(craft_shard(&s->step, 0), here, sizeof(here));
+	size_t length = read_all(fixture_shard(&s->step, 0), here, sizeof(here));
 
-	return read_all(craft_shard(&s->there, 0), there, sizeof(there)) == length &&
+	return read_all(fixture_shard(&s->there, 0), there, sizeof(there)) == length &&
 	       memcmp(here, there, length) == 0;
 }
 
@@ -89,7 +89,7 @@ static void test_not_compared(void **state)
 
 	for (size_t i = 0; i < COUNT(codes); i++) {
 		leave(s, true);
-		scratch_flip(craft_shard(&s->there, 0), 150000);
+		scratch_flip(fixture_shard(&s->there, 0), 150000);
 		(void)io_fault_add(&s->rig.fault,
 			(struct io_fault_rule){
 				.op = CKPT_IO_OP_READ, .path = SHARD, .error = codes[i]});

@@ -10,7 +10,7 @@
 
 #include "engine/gc/gc.h"
 #include "engine/lineage/scan.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 static void add_gen(struct ckpt_scan *scan, uint64_t g, uint64_t parent_g, uint64_t parent_step)
 {
@@ -186,18 +186,18 @@ static void test_quarantine(void **state)
 static void test_retention(void **state)
 {
 	(void)state;
-	struct dice dice = {7};
+	struct prng prng = {7};
 	for (int round = 0; round < 2000; round++) {
 		struct ckpt_scan scan = {0};
 		add_gen(&scan, 1, 0, 0);
-		size_t count = (size_t)dice_below(&dice, 40);
+		size_t count = (size_t)prng_below(&prng, 40);
 		for (size_t i = 0; i < count; i++)
 			add_step(&scan, 1, (uint64_t)(i + 1) * 10,
-				dice_below(&dice, 5) ? CKPT_STEP_COMMITTED : CKPT_STEP_QUARANTINED);
+				prng_below(&prng, 5) ? CKPT_STEP_COMMITTED : CKPT_STEP_QUARANTINED);
 		assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
-		uint64_t pin = dice_below(&dice, 12) * 10;
-		struct ckpt_retention keep = {.keep_last = dice_below(&dice, 5),
-			.keep_every = dice_below(&dice, 4) * 10,
+		uint64_t pin = prng_below(&prng, 12) * 10;
+		struct ckpt_retention keep = {.keep_last = prng_below(&prng, 5),
+			.keep_every = prng_below(&prng, 4) * 10,
 			.pins = &pin,
 			.pin_count = 1};
 		const struct ckpt_scan_step *s = ckpt_retention_next(&scan, &keep, 0, 0);
@@ -322,9 +322,9 @@ static void test_scan_order(void **state)
 {
 	(void)state;
 	struct ckpt_scan scan = {0};
-	struct dice dice = {3};
+	struct prng prng = {3};
 	for (int i = 0; i < 500; i++)
-		add_step(&scan, dice_below(&dice, 5) + 1, dice_below(&dice, 50),
+		add_step(&scan, prng_below(&prng, 5) + 1, prng_below(&prng, 50),
 			CKPT_STEP_COMMITTED);
 	for (size_t i = 1; i < scan.step_count; i++) {
 		const struct ckpt_scan_step *a = &scan.steps[i - 1];

@@ -17,24 +17,24 @@
 #include "lib/hang_inbox.h"
 #include "lib/rig.h"
 #include "lib/scratch.h"
-#include "lib/spread.h"
+#include "lib/sharded_fixture.h"
 
 #define BLOCK UINT32_C(65536)
 
 struct scene {
 	char *dir;
 	struct rig rig;
-	struct spread spread;
+	struct sharded sharded;
 };
 
-static void make_scene(struct scene *s, struct dice *d, uint32_t world, uint32_t lie)
+static void make_scene(struct scene *s, struct prng *d, uint32_t world, uint32_t lie)
 {
 	struct rig_config config = {.block_bytes = BLOCK, .slots = CKPT_POOL_SLOTS_MIN, .many = 1};
 
 	s->dir = scratch_make_in_memory();
-	craft_begin(s->dir);
-	spread_make(&s->spread, d, world, 2 + dice_below(d, 30));
-	spread_commit_cataloged(&s->spread, s->dir, 10, 1 + dice_below(d, 6000), lie);
+	fixture_begin(s->dir);
+	sharded_make(&s->sharded, d, world, 2 + prng_below(d, 30));
+	sharded_commit_cataloged(&s->sharded, s->dir, 10, 1 + prng_below(d, 6000), lie);
 	config.dir = s->dir;
 	rig_open(&s->rig, &config);
 }
@@ -42,7 +42,7 @@ static void make_scene(struct scene *s, struct dice *d, uint32_t world, uint32_t
 static void end_scene(struct scene *s)
 {
 	rig_close(&s->rig);
-	spread_clear(&s->spread);
+	sharded_clear(&s->sharded);
 	scratch_remove(s->dir);
 }
 
@@ -65,28 +65,28 @@ static uint32_t indexes_read(const struct ckpt_restore *r)
 }
 
 /* Binds so many things, in one call or in several; whether all that they hold is held by more than rank `bad`. */
-static void want(struct scene *s, struct dice *d, struct ckpt_restore *r, struct spread_goal *goals,
-	size_t count)
+static void want(struct scene *s, struct prng *d, struct ckpt_restore *r,
+	struct sharded_goal *goals, size_t count)
 {
 	struct ckpt_error err = {.size = sizeof(err)};
 
 	for (size_t i = 0; i < count; i++) {
-		spread_want(&s->spread, d, (size_t)dice_below(d, SPREAD_TENSORS), &goals[i]);
+		sharded_want(&s->sharded, d, (size_t)prng_below(d, SHARDED_TENSORS), &goals[i]);
 		if (ckpt_restore_add_targets(r, &goals[i].target, 1, &err) < 0)
 			fail_msg("%s", err.message);
 	}
 }
 
-static void check_got(struct spread_goal *goals, size_t count)
+static void check_got(struct sharded_goal *goals, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
-		assert_true(spread_got(&goals[i]));
+		assert_true(sharded_got(&goals[i]));
 }
 
-static void forget(struct spread_goal *goals, size_t count)
+static void forget(struct sharded_goal *goals, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
-		spread_forget(&goals[i]);
+		sharded_forget(&goals[i]);
 }
 
 static void check_names(const struct scene *s, const struct ckpt_restore *r)
@@ -94,9 +94,9 @@ static void check_names(const struct scene *s, const struct ckpt_restore *r)
 	size_t index = 0;
 	struct ckpt_tensor_info info = {.size = sizeof(info)};
 
-	assert_int_equal(ckpt_restore_name_count(r), SPREAD_TENSORS + 1);
-	for (size_t i = 0; i < SPREAD_TENSORS; i++) {
-		const struct spread_tensor *t = &s->spread.tensors[i];
+	assert_int_equal(ckpt_restore_name_count(r), SHARDED_TENSORS + 1);
+	for (size_t i = 0; i < SHARDED_TENSORS; i++) {
+		const struct sharded_tensor *t = &s->sharded.tensors[i];
 		assert_int_equal(ckpt_restore_name_find(r, t->name, NULL, &index), 0);
 		assert_int_equal(ckpt_restore_name(r, index, &info), 0);
 		assert_string_equal(info.name, t->name);
@@ -106,13 +106,13 @@ static void check_names(const struct scene *s, const struct ckpt_restore *r)
 		assert_int_equal(info.nbytes, t->bytes);
 		assert_int_equal(info.pieces, 0);
 		assert_true(info.offset == UINT64_MAX);
-		assert_int_not_equal(s->spread.pieces[info.rank][i].box.ndim, SPREAD_NONE);
+		assert_int_not_equal(s->sharded.pieces[info.rank][i].box.ndim, SHARDED_NONE);
 		for (uint32_t k = 0; k < info.rank; k++)
-			assert_int_equal(s->spread.pieces[k][i].box.ndim, SPREAD_NONE);
+			assert_int_equal(s->sharded.pieces[k][i].box.ndim, SHARDED_NONE);
 	}
 	assert_int_equal(ckpt_restore_name_find(r, "tied", NULL, &index), 0);
 	assert_int_equal(ckpt_restore_name(r, index, &info), 0);
-	assert_string_equal(info.alias_of, s->spread.tensors[0].name);
+	assert_string_equal(info.alias_of, s->sharded.tensors[0].name);
 	assert_int_equal(ckpt_restore_name_find(r, "nobody", NULL, &index), CKPT_EMISMATCH);
 }
 
@@ -122,12 +122,12 @@ static void test_any_cut_any_box(void **state)
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 300; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {0};
-		struct spread_goal goals[40];
-		size_t count = 1 + (size_t)dice_below(&d, dice_below(&d, 2) ? COUNT(goals) : 3);
+		struct sharded_goal goals[40];
+		size_t count = 1 + (size_t)prng_below(&d, prng_below(&d, 2) ? COUNT(goals) : 3);
 
-		make_scene(&s, &d, 2 + (uint32_t)dice_below(&d, SPREAD_WORLD_MAX - 1), 0);
+		make_scene(&s, &d, 2 + (uint32_t)prng_below(&d, SHARDED_WORLD_MAX - 1), 0);
 		struct ckpt_restore *r = rig_restore(&s.rig, 10);
 		assert_non_null(r->load.catalog_map);
 		assert_int_equal(indexes_read(r), 0);
@@ -136,9 +136,9 @@ static void test_any_cut_any_box(void **state)
 		assert_int_equal(rig_run(r), 0);
 		check_got(goals, count);
 		assert_false(r->load.wide);
-		fewer += indexes_read(r) < s.spread.world;
+		fewer += indexes_read(r) < s.sharded.world;
 		/* No index was read in vain. */
-		for (uint32_t i = 0; i < s.spread.world; i++)
+		for (uint32_t i = 0; i < s.sharded.world; i++)
 			assert_true(!r->load.indexes[i] || r->load.binder.ranks[i].count > 0);
 		rig_free(r);
 		forget(goals, count);
@@ -150,7 +150,7 @@ static void test_any_cut_any_box(void **state)
 /* Nothing is wanted, and nothing is read. */
 static void test_nothing_wanted(void **state)
 {
-	struct dice d = {1};
+	struct prng d = {1};
 	struct scene s = {0};
 
 	(void)state;
@@ -165,7 +165,7 @@ static void test_nothing_wanted(void **state)
 /* What nobody holds is refused when it is bound, as where all indexes are read. */
 static void test_refused_when_bound(void **state)
 {
-	struct dice d = {1};
+	struct prng d = {1};
 	struct scene s = {0};
 	struct ckpt_error err = {.size = sizeof(err)};
 	int64_t element = 0;
@@ -176,8 +176,8 @@ static void test_refused_when_bound(void **state)
 	make_scene(&s, &d, 5, 0);
 	struct ckpt_restore *r = rig_restore(&s.rig, 10);
 	assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &err), CKPT_EMISMATCH);
-	target.name = s.spread.tensors[0].name;
-	target.dtype = s.spread.tensors[0].dtype == CKPT_F32 ? CKPT_I64 : CKPT_F32;
+	target.name = s.sharded.tensors[0].name;
+	target.dtype = s.sharded.tensors[0].dtype == CKPT_F32 ? CKPT_I64 : CKPT_F32;
 	assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &err), CKPT_EMISMATCH);
 	assert_int_equal(rig_run(r), 0);
 	assert_int_equal(indexes_read(r), 0);
@@ -187,7 +187,7 @@ static void test_refused_when_bound(void **state)
 
 enum harm { GONE, FLIPPED, SHORTENED, LONGER, HARMS };
 
-static void harm_catalog(const struct scene *s, struct dice *d, enum harm harm)
+static void harm_catalog(const struct scene *s, struct prng *d, enum harm harm)
 {
 	char path[1024];
 	long bytes;
@@ -200,23 +200,23 @@ static void harm_catalog(const struct scene *s, struct dice *d, enum harm harm)
 	if (harm == LONGER)
 		assert_int_equal(fputc('x', f), 'x');
 	if (harm == SHORTENED)
-		assert_int_equal(ftruncate(fileno(f), (off_t)dice_below(d, (uint64_t)bytes)), 0);
+		assert_int_equal(ftruncate(fileno(f), (off_t)prng_below(d, (uint64_t)bytes)), 0);
 	assert_int_equal(fclose(f), 0);
 	if (harm == GONE)
 		assert_int_equal(unlink(path), 0);
 	if (harm == FLIPPED)
-		scratch_flip(path, (long)dice_below(d, (uint64_t)bytes));
+		scratch_flip(path, (long)prng_below(d, (uint64_t)bytes));
 }
 
 static void test_bad_catalog(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 120; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {0};
-		struct spread_goal goals[8];
+		struct sharded_goal goals[8];
 
-		make_scene(&s, &d, 2 + (uint32_t)dice_below(&d, 8), 0);
+		make_scene(&s, &d, 2 + (uint32_t)prng_below(&d, 8), 0);
 		harm_catalog(&s, &d, (enum harm)(seed % HARMS));
 		struct ckpt_restore *r = rig_restore(&s.rig, 10);
 		assert_null(r->load.catalog_map);
@@ -224,7 +224,7 @@ static void test_bad_catalog(void **state)
 		want(&s, &d, r, goals, COUNT(goals));
 		assert_int_equal(rig_run(r), 0);
 		check_got(goals, COUNT(goals));
-		assert_int_equal(access(craft_quarantine(&s.spread.step), F_OK), -1);
+		assert_int_equal(access(fixture_quarantine(&s.sharded.step), F_OK), -1);
 		rig_free(r);
 		forget(goals, COUNT(goals));
 		end_scene(&s);
@@ -238,17 +238,17 @@ static void test_lying_catalog(void **state)
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 200; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {0};
-		struct spread_goal goals[4];
+		struct sharded_goal goals[4];
 
-		make_scene(&s, &d, 3 + (uint32_t)dice_below(&d, 8), 1);
+		make_scene(&s, &d, 3 + (uint32_t)prng_below(&d, 8), 1);
 		struct ckpt_restore *r = rig_restore(&s.rig, 10);
 		want(&s, &d, r, goals, COUNT(goals));
 		assert_int_equal(rig_run(r), 0);
 		check_got(goals, COUNT(goals));
 		wide += r->load.wide;
-		assert_true(!r->load.wide || indexes_read(r) == s.spread.world);
+		assert_true(!r->load.wide || indexes_read(r) == s.sharded.world);
 		rig_free(r);
 		forget(goals, COUNT(goals));
 		end_scene(&s);
@@ -274,7 +274,7 @@ static void test_shrunk(void **state)
 		.data = data};
 	struct rig_config config = {.block_bytes = BLOCK, .slots = CKPT_POOL_SLOTS_MIN, .many = 1};
 	struct scene s = {.dir = scratch_make_in_memory()};
-	struct craft_step step = {.dir = s.dir,
+	struct fixture_step step = {.dir = s.dir,
 		.generation = 1,
 		.step = 10,
 		.tensors = &tensor,
@@ -287,8 +287,8 @@ static void test_shrunk(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(data); i++)
 		data[i] = (float)i;
-	craft_begin(s.dir);
-	craft_commit(&step);
+	fixture_begin(s.dir);
+	fixture_commit(&step);
 	config.dir = s.dir;
 	config.read_only = true;
 	rig_open(&s.rig, &config);
@@ -315,26 +315,26 @@ static void test_bad_copy(void **state)
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 400; seed++) {
-		struct dice d = {seed};
-		struct spread_goal goals[3];
+		struct prng d = {seed};
+		struct sharded_goal goals[3];
 		struct scene s = {0};
 		bool copied = true;
 
-		make_scene(&s, &d, 2 + (uint32_t)dice_below(&d, 6), 0);
-		uint32_t bad = (uint32_t)dice_below(&d, s.spread.world);
-		assert_int_equal(unlink(craft_shard(&s.spread.step, bad)), 0);
+		make_scene(&s, &d, 2 + (uint32_t)prng_below(&d, 6), 0);
+		uint32_t bad = (uint32_t)prng_below(&d, s.sharded.world);
+		assert_int_equal(unlink(fixture_shard(&s.sharded.step, bad)), 0);
 		struct ckpt_restore *r = rig_restore(&s.rig, 10);
 		want(&s, &d, r, goals, COUNT(goals));
 		for (size_t i = 0; i < COUNT(goals); i++)
 			copied = copied &&
-				 spread_has_copy(&s.spread,
-					 (size_t)(goals[i].tensor - s.spread.tensors), bad);
+				 sharded_has_copy(&s.sharded,
+					 (size_t)(goals[i].tensor - s.sharded.tensors), bad);
 		int code = rig_run(r);
 		assert_true(code == 0 || code == CKPT_EINCOMPLETE);
 		assert_true(code == 0 || !copied);
 		if (code == 0)
 			check_got(goals, COUNT(goals));
-		assert_int_equal(access(craft_quarantine(&s.spread.step), F_OK), code ? 0 : -1);
+		assert_int_equal(access(fixture_quarantine(&s.sharded.step), F_OK), code ? 0 : -1);
 		widened += code == 0 && r->load.wide;
 		refused += code < 0;
 		rig_free(r);
@@ -351,13 +351,13 @@ static void test_bad_index(void **state)
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 60; seed++) {
-		struct dice d = {seed};
-		struct spread_goal goal;
+		struct prng d = {seed};
+		struct sharded_goal goal;
 		struct scene s = {0};
 
-		make_scene(&s, &d, 2 + (uint32_t)dice_below(&d, 6), 0);
-		uint32_t bad = (uint32_t)dice_below(&d, s.spread.world);
-		scratch_flip(craft_index(&s.spread.step, bad), 20);
+		make_scene(&s, &d, 2 + (uint32_t)prng_below(&d, 6), 0);
+		uint32_t bad = (uint32_t)prng_below(&d, s.sharded.world);
+		scratch_flip(fixture_index(&s.sharded.step, bad), 20);
 		struct ckpt_restore *r = rig_restore(&s.rig, 10);
 		want(&s, &d, r, &goal, 1);
 		int code = rig_run(r);
@@ -398,19 +398,19 @@ static int look_up(struct scene *s, struct ckpt_restore *r, uint32_t rank, char 
 /* What stands beside the tensors of any rank is had when it is asked for, also while tensors are read. */
 static void test_meta(void **state)
 {
-	struct dice d = {7};
+	struct prng d = {7};
 	struct scene s = {0};
-	struct spread_goal goals[5];
+	struct sharded_goal goals[5];
 	char meta[64];
 
 	(void)state;
 	make_scene(&s, &d, 9, 0);
-	scratch_flip(craft_index(&s.spread.step, 8), 20);
+	scratch_flip(fixture_index(&s.sharded.step, 8), 20);
 	struct ckpt_restore *r = rig_restore(&s.rig, 10);
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_null(ckpt_restore_rank_index(r, i));
 		assert_int_equal(look_up(&s, r, i, meta, sizeof(meta)), 0);
-		assert_string_equal(meta, s.spread.metas[i]);
+		assert_string_equal(meta, s.sharded.metas[i]);
 	}
 	/* Twice: the first one stays, as its text may be in use. */
 	const struct ckpt_index *first = ckpt_restore_rank_index(r, 2);
@@ -421,7 +421,7 @@ static void test_meta(void **state)
 	ckpt_restore_post_start(r);
 	for (uint32_t i = 4; i < 8; i++) {
 		assert_int_equal(look_up(&s, r, i, meta, sizeof(meta)), 0);
-		assert_string_equal(meta, s.spread.metas[i]);
+		assert_string_equal(meta, s.sharded.metas[i]);
 	}
 	(void)rig_wait(r);
 	rig_free(r);
@@ -455,13 +455,13 @@ static void check_verify(struct scene *s, int code, int32_t rank)
 /* The first and the last rank hold different things. */
 static bool ends_differ(const struct scene *s)
 {
-	for (size_t i = 0; i < SPREAD_TENSORS; i++) {
-		const struct ckpt_box *a = &s->spread.pieces[0][i].box;
-		const struct ckpt_box *b = &s->spread.pieces[s->spread.world - 1][i].box;
+	for (size_t i = 0; i < SHARDED_TENSORS; i++) {
+		const struct ckpt_box *a = &s->sharded.pieces[0][i].box;
+		const struct ckpt_box *b = &s->sharded.pieces[s->sharded.world - 1][i].box;
 
 		if (a->ndim != b->ndim)
 			return true;
-		for (uint32_t d = 0; a->ndim != SPREAD_NONE && d < a->ndim; d++)
+		for (uint32_t d = 0; a->ndim != SHARDED_NONE && d < a->ndim; d++)
 			if (a->start[d] != b->start[d] || a->shape[d] != b->shape[d])
 				return true;
 	}
@@ -473,28 +473,28 @@ static void test_verify(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 80; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {0};
 		enum harm harm = (enum harm)(seed % HARMS);
 
-		make_scene(&s, &d, 2 + (uint32_t)dice_below(&d, 6), 0);
+		make_scene(&s, &d, 2 + (uint32_t)prng_below(&d, 6), 0);
 		check_verify(&s, 0, -1);
 		harm_catalog(&s, &d, harm);
 		check_verify(&s, harm == GONE ? 0 : CKPT_EINTEGRITY, -1);
 		end_scene(&s);
 	}
 	for (uint64_t seed = 1; seed <= 20; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {0};
 
-		make_scene(&s, &d, 3 + (uint32_t)dice_below(&d, 6), 1);
+		make_scene(&s, &d, 3 + (uint32_t)prng_below(&d, 6), 1);
 		check_verify(&s, CKPT_EFORMAT, 0);
 		end_scene(&s);
 	}
 	/* The last one is compared as well. */
 	unsigned lies = 0;
 	for (uint64_t seed = 1; seed <= 20; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {0};
 		uint32_t world = 2 + (uint32_t)(seed % 6);
 
@@ -520,7 +520,7 @@ static void test_export(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 40; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {0};
 		char *dest = scratch_make_in_memory();
 		struct rig_config config = {.dir = dest,
@@ -530,7 +530,7 @@ static void test_export(void **state)
 			.read_only = true};
 		bool harmed = seed % 2;
 
-		make_scene(&s, &d, 2 + (uint32_t)dice_below(&d, 6), 0);
+		make_scene(&s, &d, 2 + (uint32_t)prng_below(&d, 6), 0);
 		if (harmed)
 			harm_catalog(&s, &d, (enum harm)(seed / 2 % HARMS));
 		assert_int_equal(export_to(&s, dest), 0);
@@ -549,7 +549,7 @@ static void test_export(void **state)
 /* One that comes to nothing leaves nothing of it; one that was there already stays. */
 static void test_export_undone(void **state)
 {
-	struct dice d = {3};
+	struct prng d = {3};
 	struct scene s = {0};
 	char *dest = scratch_make_in_memory();
 
@@ -560,10 +560,10 @@ static void test_export_undone(void **state)
 	assert_int_equal(unlink(copy), 0);
 	assert_int_equal(export_to(&s, dest), 0);
 	assert_non_null(scratch_find(dest, ".catalog"));
-	scratch_flip(craft_shard(&s.spread.step, 3), 20);
+	scratch_flip(fixture_shard(&s.sharded.step, 3), 20);
 	/* What is whole there is not read again. */
-	assert_int_equal(unlink(scratch_find(dest, craft_index_name(&s.spread.step, 3))), 0);
-	assert_int_equal(unlink(scratch_find(dest, craft_shard_name(&s.spread.step, 3))), 0);
+	assert_int_equal(unlink(scratch_find(dest, fixture_index_name(&s.sharded.step, 3))), 0);
+	assert_int_equal(unlink(scratch_find(dest, fixture_shard_name(&s.sharded.step, 3))), 0);
 	assert_int_equal(unlink(scratch_find(dest, "manifest.json")), 0);
 	assert_int_equal(export_to(&s, dest), CKPT_EINTEGRITY);
 	assert_non_null(scratch_find(dest, ".catalog"));

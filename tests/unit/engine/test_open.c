@@ -10,8 +10,8 @@
 
 #include "engine/lineage/open.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define MARKER "ckpt.json"
 #define RANKS  2
@@ -42,10 +42,10 @@ static int tear_down(void **state)
 }
 
 /* A store with one claim and a step that was aborted. */
-static void craft(struct scene *s)
+static void fixture(struct scene *s)
 {
-	craft_begin(s->dir);
-	craft_abort(s->dir, 1, 10);
+	fixture_begin(s->dir);
+	fixture_abort(s->dir, 1, 10);
 }
 
 static void make(struct scene *s)
@@ -94,7 +94,7 @@ static void test_not_known(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s);
+	fixture(s);
 	make(s);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LIST, .path = "gens", .error = -EIO});
 	assert_int_equal(core_rig_open_store(&s->rig), -EIO);
@@ -117,7 +117,7 @@ static void test_claimed_meanwhile(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s);
+	fixture(s);
 	make(s);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .hold = true});
 	struct ckpt_command *command =
@@ -126,7 +126,7 @@ static void test_claimed_meanwhile(void **state)
 	ckpt_command_post(command, ckpt_open_body);
 	core_rig_run(&s->rig);
 	assert_int_equal(ckpt_latch_get(&command->latch) & CKPT_DONE_END, 0);
-	craft_claim(s->dir, CRAFT_RUN, 2, 1, 10);
+	fixture_claim(s->dir, FIXTURE_RUN, 2, 1, 10);
 	core_rig_let_go(&s->rig);
 	assert_int_not_equal(ckpt_latch_get(&command->latch) & CKPT_DONE_END, 0);
 	assert_int_equal(command->result, CKPT_EINUSE);
@@ -140,12 +140,12 @@ static void test_made_meanwhile(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s);
+	fixture(s);
 	make(s);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = MARKER, .error = -ENOENT});
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
 	assert_int_equal(s->rig.core.scan.step_count, 1);
-	assert_string_equal(s->rig.core.marker.run_id, CRAFT_RUN);
+	assert_string_equal(s->rig.core.marker.run_id, FIXTURE_RUN);
 	core_rig_close(&s->rig);
 }
 
@@ -160,10 +160,10 @@ static void test_marker_not_known(void **state)
 		.op = CKPT_IO_OP_LIST, .path = "gens", .error = -EIO};
 	struct scene *s = *state;
 
-	craft_store(s->dir, CRAFT_RUN);
+	fixture_store(s->dir, FIXTURE_RUN);
 	open_after(s, gone, unreadable, -EIO);
 	core_rig_close(&s->rig);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	fixture_claim(s->dir, FIXTURE_RUN, 1, 0, 0);
 	assert_int_equal(unlink(scratch_join(s->dir, MARKER)), 0);
 	open_after(s, gone, unlisted, -EIO);
 	core_rig_close(&s->rig);
@@ -176,8 +176,8 @@ static void test_scope(void **state)
 	struct core_rig_config config = {.world = 2, .read_only = true};
 	struct scene *s = *state;
 
-	craft(s);
-	craft_node_store(s->dir, CRAFT_RUN);
+	fixture(s);
+	fixture_node_store(s->dir, FIXTURE_RUN);
 	config.dir = s->dir;
 	core_rig_make(&s->rig, &config);
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
@@ -258,7 +258,7 @@ static void test_rank_1_first(void **state)
 	struct core_rig_config config = {.world = RANKS, .rank = 1};
 	struct scene *s = *state;
 
-	craft(s);
+	fixture(s);
 	config.dir = s->dir;
 	core_rig_open(&s->rank[1], &config);
 	config.rank = 0;
@@ -273,7 +273,7 @@ static void test_left_behind(void **state)
 	struct core_rig_config config = {.world = RANKS};
 	struct scene *s = *state;
 
-	craft(s);
+	fixture(s);
 	leave_session(s);
 	config.dir = s->dir;
 	core_rig_open(&s->rig, &config);
@@ -288,7 +288,7 @@ static void test_used_session(void **state)
 	struct core_rig_config config = {.world = RANKS, .rank = 1};
 	struct scene *s = *state;
 
-	craft(s);
+	fixture(s);
 	leave_session(s);
 	config.dir = s->dir;
 	core_rig_open(&s->rig, &config);
@@ -344,7 +344,7 @@ static void test_patience(void **state)
 {
 	struct scene *s = *state;
 
-	craft(s);
+	fixture(s);
 	leave_session(s);
 	expect_patience(s, 1000, 7500);
 	expect_patience(s, 60000, 45000);
@@ -413,8 +413,8 @@ static void test_ranks_of_a_node(void **state)
 {
 	struct scene *s = *state;
 
-	craft_node_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
+	fixture_node_store(s->dir, FIXTURE_RUN);
+	fixture_claim(s->dir, FIXTURE_RUN, 1, 0, 0);
 	leave_session(s);
 	begin_on_a_node(s);
 	post_both(s);
@@ -433,7 +433,7 @@ static void test_ranks_of_a_node(void **state)
 /* Whoever cannot open it says so: the others do not wait for it. */
 static void refused_on_a_node(struct scene *s, unsigned odd)
 {
-	craft_node_store(s->dir, CRAFT_RUN);
+	fixture_node_store(s->dir, FIXTURE_RUN);
 	begin_on_a_node(s);
 	(void)io_fault_add(&s->rank[odd].fault,
 		(struct io_fault_rule){.path = MARKER, .error = -EACCES, .count = IO_FAULT_ALWAYS});

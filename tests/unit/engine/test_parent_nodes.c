@@ -9,12 +9,12 @@
 #include <unistd.h>
 
 #include "engine/copy/upload_queue.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
-static bool is_committed(const struct craft_step *step)
+static bool is_committed(const struct fixture_step *step)
 {
-	return access(craft_manifest(step), F_OK) == 0;
+	return access(fixture_manifest(step), F_OK) == 0;
 }
 
 static void leave_to_node(struct ckpt_manifest *manifest)
@@ -28,21 +28,22 @@ static void move(const char *from, const char *to)
 }
 
 /* A step of two nodes, of which this one has its part; the other's is put aside. */
-static void craft_half(struct scene *s, struct craft_step *step, const struct ckpt_tensor *tensor)
+static void fixture_half(
+	struct scene *s, struct fixture_step *step, const struct ckpt_tensor *tensor)
 {
-	craft_node_store(s->local, CRAFT_RUN);
-	craft_claim(s->local, CRAFT_RUN, 1, 0, 0);
-	*step = (struct craft_step){.dir = s->local,
+	fixture_node_store(s->local, FIXTURE_RUN);
+	fixture_claim(s->local, FIXTURE_RUN, 1, 0, 0);
+	*step = (struct fixture_step){.dir = s->local,
 		.generation = 1,
 		.step = 1,
 		.chunk_bytes = 4096,
 		.tensors = tensor,
 		.count = 1,
 		.world = 2};
-	craft_commit(step);
-	craft_edit(step, leave_to_node);
-	move(craft_shard(step, 1), scratch_join(s->dir, "shard"));
-	move(craft_index(step, 1), scratch_join(s->dir, "index"));
+	fixture_commit(step);
+	fixture_edit(step, leave_to_node);
+	move(fixture_shard(step, 1), scratch_join(s->dir, "shard"));
+	move(fixture_index(step, 1), scratch_join(s->dir, "index"));
 }
 
 /* The job goes back to a step that another node sends late, after a newer one: that is waited for. */
@@ -57,11 +58,11 @@ static void test_parent_of_two_nodes(void **state)
 		.shape = shape,
 		.data = numbers};
 	struct scene *s = *state;
-	struct craft_step newer = {.generation = 2, .step = 2};
-	struct craft_step step;
+	struct fixture_step newer = {.generation = 2, .step = 2};
+	struct fixture_step step;
 	struct core_rig rig;
 
-	craft_half(s, &step, &tensor);
+	fixture_half(s, &step, &tensor);
 	core_rig_make(&rig, &(struct core_rig_config){.dir = s->local, .remote = s->remote});
 	(void)io_fault_add(&rig.fault,
 		(struct io_fault_rule){
@@ -79,8 +80,8 @@ static void test_parent_of_two_nodes(void **state)
 	step.dir = s->remote;
 	newer.dir = s->remote;
 	assert_true(is_committed(&newer) && waits(&rig) && !is_committed(&step));
-	move(scratch_join(s->dir, "shard"), craft_shard(&step, 1));
-	move(scratch_join(s->dir, "index"), craft_index(&step, 1));
+	move(scratch_join(s->dir, "shard"), fixture_shard(&step, 1));
+	move(scratch_join(s->dir, "index"), fixture_index(&step, 1));
 	core_rig_sleep(&rig, MINUTE_MS);
 	assert_true(!waits(&rig) && is_committed(&step));
 	core_rig_close(&rig);

@@ -63,9 +63,9 @@ static void test_passed_over(void **state)
 {
 	struct core_scene *s = *state;
 
-	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	scratch_flip(fixture_shard(&s->steps[2], 0), 20000);
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
-	scratch_flip(craft_manifest(&s->steps[1]), 30);
+	scratch_flip(fixture_manifest(&s->steps[1]), 30);
 	check(s, CKPT_STEP_LATEST, 0, 10);
 	assert_true(warned(s, "the latest step of "));
 	check(s, CKPT_STEP_LATEST, 0, 10);
@@ -92,7 +92,7 @@ static void test_other_branch(void **state)
 {
 	struct core_scene *s = *state;
 
-	craft_claim(s->dir, CRAFT_RUN, 2, 1, 20);
+	fixture_claim(s->dir, FIXTURE_RUN, 2, 1, 20);
 	unreadable(s, "000030/manifest.json", ALWAYS);
 	check(s, CKPT_STEP_LATEST, 0, 20);
 	assert_false(warned(s, OVER));
@@ -106,7 +106,7 @@ static void test_all_damaged(void **state)
 	struct core_scene *s = *state;
 
 	for (size_t i = 0; i < STEPS; i++)
-		scratch_flip(craft_manifest(&s->steps[i]), 30);
+		scratch_flip(fixture_manifest(&s->steps[i]), 30);
 	check(s, CKPT_STEP_LATEST, CKPT_EINTEGRITY, 30);
 	check(s, 20, CKPT_EINTEGRITY, 20);
 	assert_false(warned(s, OVER));
@@ -137,7 +137,7 @@ static void test_readable_and_damaged(void **state)
 						  .path = "quarantine.json",
 						  .error = -EIO,
 						  .count = ALWAYS});
-	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	scratch_flip(fixture_shard(&s->steps[2], 0), 20000);
 	assert_int_equal(
 		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
 	assert_int_equal(s->rig.err.step, 30);
@@ -149,7 +149,7 @@ static void test_readable_and_aborted(void **state)
 {
 	struct core_scene *s = *state;
 
-	craft_abort(s->dir, 1, 40);
+	fixture_abort(s->dir, 1, 40);
 	unreadable(s, "000040/manifest.json", 1);
 	check(s, CKPT_STEP_LATEST, 0, 30);
 	io_fault_clear(&s->rig.fault);
@@ -167,7 +167,7 @@ static void test_none(void **state)
 	assert_true(says(s, "does not hold step 25"));
 	check(s, CKPT_STEP_BACK(UINT32_MAX), CKPT_ENOSTEP, 0);
 	assert_true(says(s, "does not hold the step 4294967295 before the latest"));
-	craft_claim(s->dir, CRAFT_RUN, 2, 0, 0);
+	fixture_claim(s->dir, FIXTURE_RUN, 2, 0, 0);
 	check(s, CKPT_STEP_LATEST, CKPT_ENOSTEP, 0);
 	assert_true(says(s, "holds no step that can be restored"));
 }
@@ -177,9 +177,9 @@ static void test_quarantined_before_new_start(void **state)
 {
 	struct core_scene *s = *state;
 
-	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	scratch_flip(fixture_shard(&s->steps[2], 0), 20000);
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
-	craft_claim(s->dir, CRAFT_RUN, 2, 0, 0);
+	fixture_claim(s->dir, FIXTURE_RUN, 2, 0, 0);
 	check(s, CKPT_STEP_LATEST, CKPT_ENOSTEP, 0);
 }
 
@@ -188,9 +188,9 @@ static void test_damaged_claim(void **state)
 {
 	static const char claim[] = "gens/000002.json";
 	struct core_scene *s = *state;
-	struct craft_step step = s->steps[0];
+	struct fixture_step step = s->steps[0];
 
-	craft_claim(s->dir, CRAFT_RUN, 2, 1, 30);
+	fixture_claim(s->dir, FIXTURE_RUN, 2, 1, 30);
 	scratch_flip(scratch_join(s->dir, claim), 20);
 	check(s, CKPT_STEP_LATEST, CKPT_EINTEGRITY, 0);
 	assert_string_equal(s->rig.err.file, claim);
@@ -199,16 +199,16 @@ static void test_damaged_claim(void **state)
 
 	step.generation = 2;
 	step.step = 40;
-	craft_commit(&step);
+	fixture_commit(&step);
 	check(s, CKPT_STEP_LATEST, 0, 40);
 	assert_true(warned(s, "gens/000002.json does not verify"));
 	/* What fails after that is said in its own words. */
-	scratch_flip(craft_shard(&step, 0), 20000);
+	scratch_flip(fixture_shard(&step, 0), 20000);
 	assert_int_equal(
 		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
-	assert_string_equal(s->rig.err.file, craft_shard_name(&step, 0));
+	assert_string_equal(s->rig.err.file, fixture_shard_name(&step, 0));
 	step.step = 50;
-	craft_commit(&step);
+	fixture_commit(&step);
 	unreadable(s, "000050/manifest.json", ALWAYS);
 	check(s, CKPT_STEP_BACK(1), -EIO, 50);
 	assert_true(says(s, "cannot be told"));

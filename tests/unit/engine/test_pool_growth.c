@@ -49,11 +49,12 @@ static void look(struct ckpt_memlimit *ret_memory)
 		.bounds = {{.id = 1, .limit = UINT64_C(1) << 40, .available = machine.available}}};
 }
 
-static int add(const struct ckpt_mapping *mapping, size_t at, size_t bytes, struct ckpt_error *err)
+static int add(
+	const struct ckpt_slot_memory *mapping, size_t at, size_t bytes, struct ckpt_error *err)
 {
 	if (machine.add_error)
 		return ckpt_fail(err, machine.add_error, "the test gives nothing");
-	return ckpt_mapping_add(mapping, at, bytes, err);
+	return ckpt_slot_memory_add(mapping, at, bytes, err);
 }
 
 static int touch(char *at, size_t bytes)
@@ -66,14 +67,14 @@ static int touch(char *at, size_t bytes)
 		machine.available -= machine.taken;
 		machine.taken = 0;
 	}
-	return ckpt_mapping_touch(at, bytes);
+	return ckpt_slot_memory_touch(at, bytes);
 }
 
 static void drop(char *at, size_t bytes)
 {
 	machine.touched -= bytes;
 	machine.available += bytes;
-	ckpt_mapping_drop(at, bytes);
+	ckpt_slot_memory_drop(at, bytes);
 }
 
 static const struct ckpt_pool_ops ops = {.look = look, .add = add, .touch = touch, .drop = drop};

@@ -6,25 +6,25 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/save/save_state.h"
-#include "lib/crew.h"
+#include "lib/rank_rig.h"
 #include "lib/scratch.h"
 
 #define WORDS 100
 
 /* What each rank holds, and says of it. */
-static uint64_t words[CREW_RANKS][WORDS];
+static uint64_t words[RANK_RIG_RANKS][WORDS];
 
 /* All ranks write these, each its own, as one box. */
 static bool one_box;
-static uint64_t boxes[CREW_RANKS][WORDS];
+static uint64_t boxes[RANK_RIG_RANKS][WORDS];
 
-static uint64_t balances[CREW_RANKS];
+static uint64_t balances[RANK_RIG_RANKS];
 static const char *alike_name = "alike";
 static const char *box_name = "box";
 
-static int put_together(struct crew *s, uint32_t rank, uint64_t step)
+static int put_together(struct rank_rig *s, uint32_t rank, uint64_t step)
 {
 	const int64_t count = WORDS;
 	struct core_rig *rig = &s->rank[rank];
@@ -59,7 +59,7 @@ static int put_together(struct crew *s, uint32_t rank, uint64_t step)
 }
 
 /* Begins it, or tells the others that it cannot be begun. */
-static void begin(struct crew *s, uint32_t rank, uint64_t step)
+static void begin(struct rank_rig *s, uint32_t rank, uint64_t step)
 {
 	struct core_rig *rig = &s->rank[rank];
 	int r = put_together(s, rank, step);
@@ -71,14 +71,14 @@ static void begin(struct crew *s, uint32_t rank, uint64_t step)
 	core_rig_run(rig);
 }
 
-static int end(struct crew *s, uint32_t rank)
+static int end(struct rank_rig *s, uint32_t rank)
 {
 	if (!s->save[rank])
 		return -ENOMEM;
-	return crew_end(s, rank);
+	return rank_rig_end(s, rank);
 }
 
-static bool is_unchecked(const struct crew *s, uint32_t rank)
+static bool is_unchecked(const struct rank_rig *s, uint32_t rank)
 {
 	return s->save[rank] && s->save[rank]->alike.mode == CKPT_REPLICA_DIGEST_NONE;
 }
@@ -89,10 +89,10 @@ static bool is_unchecked(const struct crew *s, uint32_t rank)
  */
 static void test_no_memory(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	uint64_t step = 0;
 
-	crew_open_all(s, 2, 2, 60000);
+	rank_rig_open_all(s, 2, 2, 60000);
 	for (uint32_t poor = 0; poor < 2; poor++) {
 		size_t n = 0;
 		unsigned unchecked = 0;
@@ -102,9 +102,9 @@ static void test_no_memory(void **state)
 			begin(s, 0, step);
 			begin(s, 1, step);
 			bool none = is_unchecked(s, 0) || is_unchecked(s, 1);
-			crew_sleep(s, 300);
+			rank_rig_sleep(s, 300);
 			bool reached = core_rig_allocations(&s->rank[poor]) >= n;
-			crew_sleep(s, 70000);
+			rank_rig_sleep(s, 70000);
 			int first = end(s, 0);
 			int second = end(s, 1);
 			assert_true((first == 0) == (second == 0));
@@ -122,9 +122,9 @@ static void test_no_memory(void **state)
  * Rank 0's answer is lost, so that others go by the manifest: they begin anew, and all with them. Until then what
  * is compared are samples, which are of the first line, and hardly ever of the last but one.
  */
-static void by_the_register(struct crew *s, size_t word, uint64_t found)
+static void by_the_register(struct rank_rig *s, size_t word, uint64_t found)
 {
-	crew_open_all(s, 2, 2, 60000);
+	rank_rig_open_all(s, 2, 2, 60000);
 	for (uint64_t step = 1; step <= 4; step++) {
 		words[1][word] ^= step == 3;
 		if (step == 2)
@@ -141,7 +141,7 @@ static void by_the_register(struct crew *s, size_t word, uint64_t found)
 								 : CKPT_REPLICA_DIGEST_SAMPLES);
 		assert_int_equal(
 			mode, step == 2 ? CKPT_REPLICA_DIGEST_SAMPLES : CKPT_REPLICA_DIGEST_FULL);
-		crew_sleep(s, 20000);
+		rank_rig_sleep(s, 20000);
 		io_fault_clear(&s->rank[0].fault);
 		for (uint32_t rank = 0; rank < 2; rank++)
 			assert_int_equal(end(s, rank), step >= found ? CKPT_EREPLICA : 0);
@@ -160,7 +160,7 @@ static void test_by_the_register_and_samples(void **state)
 }
 
 /* A save of rank 1 that has looked at what it holds, and fails then. */
-static void refuse(struct crew *s, uint64_t step)
+static void refuse(struct rank_rig *s, uint64_t step)
 {
 	struct core_rig *rig = &s->rank[1];
 
@@ -177,11 +177,11 @@ static void refuse(struct crew *s, uint64_t step)
 static void test_every_byte_in_64_saves(void **state)
 {
 	const uint64_t failing = 5;
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	uint64_t n = 1;
 	int r = 0;
 
-	crew_open_all(s, 2, 2, 60000);
+	rank_rig_open_all(s, 2, 2, 60000);
 	for (; n <= 66 && r == 0; n++) {
 		words[1][WORDS - 10] ^= n == 2;
 		if (n == failing)
@@ -191,7 +191,7 @@ static void test_every_byte_in_64_saves(void **state)
 		begin(s, 0, 64 * n);
 		assert_int_equal(s->save[0]->alike.mode,
 			n == 1 ? CKPT_REPLICA_DIGEST_FULL : CKPT_REPLICA_DIGEST_SAMPLES);
-		crew_sleep(s, 20000);
+		rank_rig_sleep(s, 20000);
 		r = end(s, 0);
 		assert_int_equal(end(s, 1) == 0, r == 0);
 		if (n == failing) {
@@ -207,9 +207,9 @@ static void test_every_byte_in_64_saves(void **state)
 /* A rank that could not look at what it holds counts the commit as the others do: nobody begins anew. */
 static void test_a_rank_that_has_looked_at_nothing(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	crew_open_all(s, 2, 2, 60000);
+	rank_rig_open_all(s, 2, 2, 60000);
 	for (uint64_t step = 1; step <= 4; step++) {
 		if (put_together(s, 1, step) < 0) {
 			fail();
@@ -224,13 +224,13 @@ static void test_a_rank_that_has_looked_at_nothing(void **state)
 		begin(s, 0, step);
 		assert_int_equal(s->save[0]->alike.mode,
 			step == 1 ? CKPT_REPLICA_DIGEST_FULL : CKPT_REPLICA_DIGEST_SAMPLES);
-		crew_sleep(s, 20000);
+		rank_rig_sleep(s, 20000);
 		for (uint32_t rank = 0; rank < 2; rank++)
 			assert_int_equal(end(s, rank), 0);
 	}
 }
 
-#define TEST(f) cmocka_unit_test_setup_teardown(f, crew_setup, crew_teardown)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, rank_rig_setup, rank_rig_teardown)
 
 /*
  * Boxes that stay different do not make ranks read all that they have alike again. A difference of both kinds is told
@@ -238,9 +238,9 @@ static void test_a_rank_that_has_looked_at_nothing(void **state)
  */
 static void test_boxes_that_differ(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	crew_open_all(s, 2, 2, 60000);
+	rank_rig_open_all(s, 2, 2, 60000);
 	s->rank[0].core.config.tolerant = true;
 	one_box = true;
 	boxes[1][0] = 1;
@@ -252,7 +252,7 @@ static void test_boxes_that_differ(void **state)
 				step == 1 || step == 4 ? CKPT_REPLICA_DIGEST_FULL
 						       : CKPT_REPLICA_DIGEST_SAMPLES);
 		}
-		crew_sleep(s, 20000);
+		rank_rig_sleep(s, 20000);
 		for (uint32_t rank = 0; rank < 2; rank++) {
 			const char *differ = ckpt_save_differ(s->save[rank]);
 
@@ -270,14 +270,14 @@ static void test_boxes_that_differ(void **state)
 /* A manifest has no room for all that both differences are called: no name is cut. */
 static void test_boxes_with_long_names_that_differ(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	char names[2][301];
 
 	for (size_t i = 0; i < CKPT_COUNT(names); i++)
 		(void)snprintf(names[i], sizeof(names[i]), "%c%0*d", (int)('a' + i), 299, 0);
 	alike_name = names[0];
 	box_name = names[1];
-	crew_open_all(s, 3, 3, 60000);
+	rank_rig_open_all(s, 3, 3, 60000);
 	s->rank[0].core.config.tolerant = true;
 	one_box = true;
 	boxes[1][0] = 0;
@@ -285,7 +285,7 @@ static void test_boxes_with_long_names_that_differ(void **state)
 	words[2][0] ^= 1;
 	for (uint32_t rank = 0; rank < 3; rank++)
 		begin(s, rank, 1);
-	crew_sleep(s, 20000);
+	rank_rig_sleep(s, 20000);
 	for (uint32_t rank = 0; rank < 3; rank++) {
 		assert_string_equal(ckpt_save_differ(s->save[rank]),
 			"rank 2 of the 3 ranks that hold it holds other bytes of...; and rank 2 of "
@@ -303,9 +303,9 @@ static void test_boxes_with_long_names_that_differ(void **state)
  * A step that would lack a tensor makes all ranks read every byte at the next save, whether they were found to differ or
  * not. So that save finds what samples do not look at.
  */
-static void lacking(struct crew *s, bool differing)
+static void lacking(struct rank_rig *s, bool differing)
 {
-	crew_open_all(s, 2, 2, 60000);
+	rank_rig_open_all(s, 2, 2, 60000);
 	for (uint64_t step = 1; step <= 3; step++) {
 		balances[1] = step == 2;
 		words[1][3] ^= differing && step > 1;
@@ -315,7 +315,7 @@ static void lacking(struct crew *s, bool differing)
 			assert_int_equal(s->save[rank]->alike.mode,
 				step == 2 ? CKPT_REPLICA_DIGEST_SAMPLES : CKPT_REPLICA_DIGEST_FULL);
 		}
-		crew_sleep(s, 20000);
+		rank_rig_sleep(s, 20000);
 		for (uint32_t rank = 0; rank < 2; rank++)
 			assert_int_equal(end(s, rank), step == 1   ? 0
 						       : step == 2 ? CKPT_EMISMATCH

@@ -15,10 +15,10 @@ static int set_up(void **state)
 	(void)core_scene_set_up(state);
 	struct core_scene *s = *state;
 
-	s->step = craft_one(s->dir, craft_floats(10000));
-	craft_begin(s->dir);
-	craft_commit(&s->step);
-	scratch_flip(craft_shard(&s->step, 0), 20000);
+	s->step = fixture_one(s->dir, fixture_floats(10000));
+	fixture_begin(s->dir);
+	fixture_commit(&s->step);
+	scratch_flip(fixture_shard(&s->step, 0), 20000);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
 	return 0;
 }
@@ -59,7 +59,7 @@ static void test_why(void **state)
 /* Whether it is there; and it is said if it could not be written. */
 static bool is_noted(struct core_scene *s)
 {
-	bool there = access(craft_quarantine(&s->step), F_OK) == 0;
+	bool there = access(fixture_quarantine(&s->step), F_OK) == 0;
 
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "is quarantined: "));
 	assert_int_equal(core_rig_logged(&s->rig, CKPT_LOG_WARN, "could not be written"), !there);
@@ -111,16 +111,16 @@ static void test_written_by_another(void **state)
 static void test_of_a_successor(void **state)
 {
 	struct core_scene *s = *state;
-	struct craft_step later = s->step;
+	struct fixture_step later = s->step;
 
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(core_rig_save(&s->rig, 11), 0);
-	craft_claim(s->dir, CRAFT_RUN, 3, 2, 11);
+	fixture_claim(s->dir, FIXTURE_RUN, 3, 2, 11);
 	later.generation = 3;
 	later.step = 20;
-	craft_commit(&later);
-	scratch_flip(craft_shard(&later, 0), 20000);
+	fixture_commit(&later);
+	scratch_flip(fixture_shard(&later, 0), 20000);
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(core_rig_read(&s->rig, 20, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
 		assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), 0);
@@ -136,20 +136,20 @@ static void test_of_a_successor(void **state)
 static void test_of_whoever_claimed_instead(void **state)
 {
 	struct core_scene *s = *state;
-	struct craft_step later = s->step;
+	struct fixture_step later = s->step;
 
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
 	(void)io_fault_add(&s->rig.fault,
 		(struct io_fault_rule){
 			.op = CKPT_IO_OP_RENAME, .path = "gens/000002.json", .error = -ENOSPC});
 	assert_int_equal(core_rig_claim(&s->rig), -ENOSPC);
-	craft_claim(s->dir, CRAFT_RUN, 2, 1, 10);
+	fixture_claim(s->dir, FIXTURE_RUN, 2, 1, 10);
 	later.generation = 2;
 	later.step = 20;
-	craft_commit(&later);
-	scratch_flip(craft_shard(&later, 0), 20000);
+	fixture_commit(&later);
+	scratch_flip(fixture_shard(&later, 0), 20000);
 	assert_int_equal(core_rig_read(&s->rig, 20, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
-	assert_int_equal(access(craft_quarantine(&later), F_OK), 0);
+	assert_int_equal(access(fixture_quarantine(&later), F_OK), 0);
 	assert_int_equal(core_rig_remove(&s->rig, 20), CKPT_ENOSTEP);
 	assert_int_equal(core_rig_remove(&s->rig, 10), -EBUSY);
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
@@ -173,7 +173,7 @@ static void test_no_memory(void **state)
 			assert_int_equal(r, -ENOMEM);
 		}
 		core_rig_close(&s->rig);
-		(void)unlink(craft_quarantine(&s->step));
+		(void)unlink(fixture_quarantine(&s->step));
 		core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
 	}
 	assert_true(without > 0);

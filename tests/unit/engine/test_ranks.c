@@ -14,8 +14,8 @@
 #include "base/alloc.h"
 #include "engine/restore/restore_state.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define WORLD   6
 #define ROWS    INT64_C(600)
@@ -33,8 +33,8 @@ struct scene {
 	int64_t starts[WORLD][2];
 	int64_t sides[WORLD][2];
 	struct ckpt_tensor tensors[WORLD][3];
-	struct craft_rank ranks[WORLD];
-	struct craft_step step;
+	struct fixture_rank ranks[WORLD];
+	struct fixture_step step;
 	float *out;
 	float *own_out;
 	float *column_out;
@@ -79,7 +79,7 @@ static void make_rank(struct scene *s, uint32_t r)
 		.data = s->columns[r],
 		.global_shape = wide,
 		.global_start = s->sides[r]};
-	s->ranks[r] = (struct craft_rank){.tensors = t, .count = 3};
+	s->ranks[r] = (struct fixture_rank){.tensors = t, .count = 3};
 }
 
 static int setup(void **state)
@@ -112,16 +112,16 @@ static int teardown(void **state)
 static void fresh(struct scene *s)
 {
 	s->dir = scratch_make_in_memory();
-	craft_begin(s->dir);
-	s->step = (struct craft_step){.dir = s->dir,
+	fixture_begin(s->dir);
+	s->step = (struct fixture_step){.dir = s->dir,
 		.generation = 1,
 		.step = 10,
 		.chunk_bytes = 4096,
 		.world = WORLD,
 		.ranks = s->ranks};
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	s->step.step = 20;
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	memset(s->out, 0, FLOATS * sizeof(float));
 	memset(s->own_out, 0, (size_t)COLUMNS * WORLD * sizeof(float));
 	memset(s->column_out, 0, (size_t)100 * WORLD * sizeof(float));
@@ -219,24 +219,24 @@ static void test_damage(void **state)
 		for (unsigned kind = 0; kind < 5; kind++) {
 			begin(s);
 			if (kind == 0)
-				assert_int_equal(unlink(craft_index(&s->step, rank)), 0);
+				assert_int_equal(unlink(fixture_index(&s->step, rank)), 0);
 			if (kind == 1)
-				scratch_flip(craft_index(&s->step, rank), 100);
+				scratch_flip(fixture_index(&s->step, rank), 100);
 			if (kind == 2)
-				assert_int_equal(unlink(craft_shard(&s->step, rank)), 0);
+				assert_int_equal(unlink(fixture_shard(&s->step, rank)), 0);
 			if (kind == 3)
-				scratch_flip(craft_shard(&s->step, rank), 4096 + 9000);
+				scratch_flip(fixture_shard(&s->step, rank), 4096 + 9000);
 			if (kind == 4)
-				assert_int_equal(truncate(craft_shard(&s->step, rank), 5000), 0);
+				assert_int_equal(truncate(fixture_shard(&s->step, rank), 5000), 0);
 			int code = read_all(s, 20);
 			assert_int_equal(code, kind % 2 == 1 ? CKPT_EINTEGRITY : CKPT_EINCOMPLETE);
 			assert_int_equal(s->rig.err.rank, rank);
 			assert_int_equal(s->rig.err.step, 20);
 			assert_non_null(strstr(
-				s->rig.err.message, kind < 2 ? craft_index_name(&s->step, rank)
-							     : craft_shard_name(&s->step, rank)));
+				s->rig.err.message, kind < 2 ? fixture_index_name(&s->step, rank)
+							     : fixture_shard_name(&s->step, rank)));
 			assert_true(nothing_wrong(s));
-			assert_int_equal(access(craft_quarantine(&s->step), F_OK), 0);
+			assert_int_equal(access(fixture_quarantine(&s->step), F_OK), 0);
 			/* The older one is the latest now, and it is good. */
 			assert_int_equal(read_all(s, CKPT_STEP_LATEST), 0);
 			assert_true(all_there(s));
@@ -251,8 +251,8 @@ static void test_which_is_told(void **state)
 	struct scene *s = *state;
 
 	begin(s);
-	assert_int_equal(unlink(craft_shard(&s->step, 1)), 0);
-	assert_int_equal(unlink(craft_shard(&s->step, 3)), 0);
+	assert_int_equal(unlink(fixture_shard(&s->step, 1)), 0);
+	assert_int_equal(unlink(fixture_shard(&s->step, 3)), 0);
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 20, CKPT_SINK_MEMORY, NULL);
 	struct ckpt_target target = {.size = sizeof(target), .name = "own.2", .data = s->own_out};
 	assert_int_equal(bind(s, r, &target, 1), 0);
@@ -282,7 +282,7 @@ static void test_refusals(void **state)
 	s->step.step = 30;
 	s->ranks[4].tensors = s->tensors[4] + 1;
 	s->ranks[4].count = 1;
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	r = core_rig_begin(&s->rig, 30, CKPT_SINK_MEMORY, NULL);
 	assert_int_equal(bind(s, r, &all, 1), CKPT_EMISMATCH);
 	assert_non_null(strstr(s->rig.err.message, "no rank of the step holds [400:500, 0:50]"));
@@ -311,12 +311,12 @@ static void test_disagreement(void **state)
 	s->tensors[3][1].name = "w";
 	s->ranks[3].tensors = s->tensors[3] + 1;
 	s->ranks[3].count = 1;
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	assert_int_equal(read_all(s, CKPT_STEP_LATEST), CKPT_EFORMAT);
 	assert_non_null(strstr(s->rig.err.message, "F32 [50] says rank 3"));
 	assert_string_equal(s->rig.err.tensor, "w");
 	assert_int_equal(s->rig.err.step, 30);
-	assert_int_equal(access(craft_quarantine(&s->step), F_OK), 0);
+	assert_int_equal(access(fixture_quarantine(&s->step), F_OK), 0);
 	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY, NULL);
 	assert_int_equal(ckpt_restore_chosen_step(r), 20);
 	(void)core_rig_end(&s->rig, r);
@@ -344,7 +344,7 @@ static void test_other_bytes(void **state)
 		s->rig.core.marker.shared = !apart;
 		if (!differ)
 			memcpy(s->own[3], s->own[1], sizeof(s->own[1]));
-		craft_commit(&s->step);
+		fixture_commit(&s->step);
 		struct ckpt_restore *r =
 			core_rig_begin(&s->rig, s->step.step, CKPT_SINK_MEMORY, NULL);
 		assert_int_equal(core_rig_logged(&s->rig, CKPT_LOG_WARN, text), differ);
@@ -374,7 +374,7 @@ static void commit_twins(struct scene *s, uint64_t step)
 		s->ranks[r].count = 1;
 	}
 	s->step.step = step;
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	make_rank(s, 1);
 	make_rank(s, 3);
 }
@@ -408,7 +408,7 @@ static void test_another_copy(void **state)
 	for (int way = 0; way < 3; way++) {
 		commit_twins(s, 30 + 10 * (uint64_t)way);
 		for (uint32_t bad = 1; bad <= 3; bad += 2) {
-			const char *file = craft_shard(&s->step, bad);
+			const char *file = fixture_shard(&s->step, bad);
 			if (way == 0)
 				scratch_flip(file, 4100);
 			else
@@ -416,7 +416,7 @@ static void test_another_copy(void **state)
 			int code = read_twins(s, s->step.step, &done, &total);
 			assert_int_equal(code, bad == 1 ? 0 : codes[way]);
 			assert_int_equal(
-				access(craft_quarantine(&s->step), F_OK), bad == 1 ? -1 : 0);
+				access(fixture_quarantine(&s->step), F_OK), bad == 1 ? -1 : 0);
 			if (bad == 3)
 				continue;
 			assert_memory_equal(s->own_out, s->own[1], sizeof(s->own[1]));
@@ -462,14 +462,14 @@ static void test_no_memory_for_another_copy(void **state)
 	for (size_t n = 1, last = 0; !last; n++) {
 		fresh(s);
 		commit_twins(s, 30);
-		scratch_flip(craft_shard(&s->step, 1), 4100);
+		scratch_flip(fixture_shard(&s->step, 1), 4100);
 		core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
 		core_rig_count_allocations(&s->rig, n);
 		int code = read_twins(s, 30, &done, &total);
 		all = core_rig_allocations(&s->rig);
 		last = all < n;
 		assert_true(code == 0 || code == -ENOMEM);
-		assert_int_equal(access(craft_quarantine(&s->step), F_OK), -1);
+		assert_int_equal(access(fixture_quarantine(&s->step), F_OK), -1);
 		assert_int_equal(read_twins(s, 30, &done, &total), 0);
 		assert_memory_equal(s->own_out, s->own[1], sizeof(s->own[1]));
 		end(s);
@@ -549,7 +549,7 @@ static void test_no_memory(void **state)
 		done = all < n;
 		assert_true(code == 0 || code == -ENOMEM);
 		assert_true(code < 0 ? nothing_wrong(s) : all_there(s));
-		assert_int_equal(access(craft_quarantine(&s->step), F_OK), -1);
+		assert_int_equal(access(fixture_quarantine(&s->step), F_OK), -1);
 		assert_int_equal(read_all(s, CKPT_STEP_LATEST), 0);
 		assert_true(all_there(s));
 		end(s);

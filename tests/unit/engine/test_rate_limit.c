@@ -59,7 +59,7 @@ static void test_rate(void **state)
 }
 
 /* The bound is the node's, however many ranks it has; none is none for each. */
-static void test_share(void **state)
+static void test_reader_quota(void **state)
 {
 	(void)state;
 	assert_int_equal(ckpt_rate_limit_share(0, 8), 0);
@@ -98,7 +98,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_rate, core_tiers_set_up, core_tiers_tear_down),
-		cmocka_unit_test(test_share),
+		cmocka_unit_test(test_reader_quota),
 		cmocka_unit_test_setup_teardown(
 			test_no_bound, core_tiers_set_up, core_tiers_tear_down),
 		cmocka_unit_test_setup_teardown(

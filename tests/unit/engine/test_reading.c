@@ -21,16 +21,16 @@ static int set_up(void **state)
 	(void)core_scene_set_up(state);
 	struct core_scene *s = *state;
 
-	s->step = craft_one(s->dir, craft_bytes(BYTES));
+	s->step = fixture_one(s->dir, fixture_bytes(BYTES));
 	s->step.chunk_bytes = 8192;
-	craft_begin(s->dir);
+	fixture_begin(s->dir);
 	return 0;
 }
 
 /* The step as it is described now, and a rig with blocks of 8 KiB. */
 static void commit(struct core_scene *s)
 {
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir, .block_bytes = 8192});
 }
 
@@ -77,7 +77,7 @@ static void long_header(struct core_scene *s, size_t count)
 			.shape = none};
 	}
 	if (count == COUNT(tensors))
-		tensors[300] = *craft_bytes(BYTES);
+		tensors[300] = *fixture_bytes(BYTES);
 	s->step.tensors = tensors;
 	s->step.count = count;
 	commit(s);
@@ -108,7 +108,7 @@ static void test_large_chunks(void **state)
 	assert_int_equal(read_into(s, CKPT_SINK_NONE), 0);
 	assert_int_equal(export(s), 0);
 	check_copy(s);
-	scratch_flip(craft_shard(&s->step, 0), 50000);
+	scratch_flip(fixture_shard(&s->step, 0), 50000);
 	assert_int_equal(read_into(s, CKPT_SINK_NONE), CKPT_EINTEGRITY);
 }
 
@@ -121,7 +121,7 @@ static void test_too_large_chunks(void **state)
 	commit(s);
 	assert_int_equal(read_into(s, CKPT_SINK_MEMORY), CKPT_EUNSUPPORTED);
 	assert_non_null(strstr(s->rig.err.message, "this version reads up to"));
-	assert_int_not_equal(access(craft_quarantine(&s->step), F_OK), 0);
+	assert_int_not_equal(access(fixture_quarantine(&s->step), F_OK), 0);
 }
 
 /* Of several failures the one at the lowest offset is told, in whatever order they come. */
@@ -221,7 +221,7 @@ static void test_cancelled_at_the_manifest(void **state)
 	struct core_scene *s = *state;
 
 	commit(s);
-	scratch_flip(craft_manifest(&s->step), 30);
+	scratch_flip(fixture_manifest(&s->step), 30);
 	/* The scan opens it, the lock does, and then whoever reads it. */
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_OPEN, .path = "manifest.json", .nth = 3, .hold = true});
@@ -241,7 +241,7 @@ static void test_too_many_findings(void **state)
 	s->step.chunk_bytes = 50;
 	commit(s);
 	for (long at = 0; at < BYTES; at += 50)
-		scratch_flip(craft_shard(&s->step, 0), at);
+		scratch_flip(fixture_shard(&s->step, 0), at);
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 	assert_int_equal(ckpt_restore_finding_count(r), CKPT_FINDINGS_MAX);
 	assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINTEGRITY);
@@ -257,7 +257,7 @@ static void test_last_finding(void **state)
 	s->step.chunk_bytes = 50;
 	s->step.world = 3;
 	commit(s);
-	shard = craft_shard(&s->step, 0);
+	shard = fixture_shard(&s->step, 0);
 	r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 	assert_int_equal(core_rig_end(&s->rig, r), 0);
 	/* Chunks of the tensor begin where the header ends. */
@@ -268,13 +268,13 @@ static void test_last_finding(void **state)
 	long header = 8 + length[0] + 256L * length[1];
 	for (long i = 0; i < CKPT_FINDINGS_MAX - 1; i++)
 		scratch_flip(shard, header + 50 * i);
-	scratch_flip(craft_shard(&s->step, 1), 20);
-	scratch_flip(craft_shard(&s->step, 1), header);
+	scratch_flip(fixture_shard(&s->step, 1), 20);
+	scratch_flip(fixture_shard(&s->step, 1), header);
 	unsigned reads = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
-					.path = craft_shard_name(&s->step, 1),
+					.path = fixture_shard_name(&s->step, 1),
 					.nth = IO_FAULT_ALWAYS});
 	unsigned next = add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
-				       .path = craft_index_name(&s->step, 2),
+				       .path = fixture_index_name(&s->step, 2),
 				       .nth = IO_FAULT_ALWAYS});
 	r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 	assert_int_equal(ckpt_restore_finding_count(r), CKPT_FINDINGS_MAX);
@@ -298,9 +298,9 @@ static void test_index_of_another_rank(void **state)
 	struct core_scene *s = *state;
 
 	s->step.world = 2;
-	craft_commit(&s->step);
-	craft_edit(&s->step, other_index);
-	assert_int_equal(rename(craft_index(&s->step, 1), craft_index(&s->step, 0)), 0);
+	fixture_commit(&s->step);
+	fixture_edit(&s->step, other_index);
+	assert_int_equal(rename(fixture_index(&s->step, 1), fixture_index(&s->step, 0)), 0);
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
 	assert_int_equal(read_into(s, CKPT_SINK_NONE), CKPT_EFORMAT);
 	assert_non_null(strstr(s->rig.err.message, "of rank 1, the manifest"));
@@ -317,7 +317,7 @@ static void test_index_of_another_size(void **state)
 	struct core_scene *s = *state;
 
 	commit(s);
-	craft_edit(&s->step, other_size);
+	fixture_edit(&s->step, other_size);
 	assert_int_equal(read_into(s, CKPT_SINK_MEMORY), CKPT_EFORMAT);
 	assert_non_null(strstr(s->rig.err.message, "the manifest"));
 }
@@ -333,7 +333,7 @@ static void test_no_files(void **state)
 	assert_non_null(strstr(s->rig.err.message, "but something else"));
 	io_fault_clear(&s->rig.fault);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN,
-		       .path = craft_index_name(&s->step, 0),
+		       .path = fixture_index_name(&s->step, 0),
 		       .error = -ELOOP});
 	assert_int_equal(read_into(s, CKPT_SINK_NONE), CKPT_EINCOMPLETE);
 	assert_non_null(strstr(s->rig.err.message, "but something else"));
@@ -346,7 +346,7 @@ static void test_step_zero(void **state)
 
 	s->step.step = 0;
 	commit(s);
-	scratch_flip(craft_shard(&s->step, 0), 30000);
+	scratch_flip(fixture_shard(&s->step, 0), 30000);
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 0, CKPT_SINK_NONE, NULL);
 	assert_int_equal(ckpt_restore_finding_count(r), 1);
 	assert_int_equal(ckpt_restore_finding(r, 0)->step, 0);

@@ -14,8 +14,8 @@
 #include "engine/copy/upload_queue.h"
 #include "format/remote_record.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define URL       "file:///remote"
 #define OTHER_RUN "fedcba9876543210fedcba9876543210"
@@ -38,7 +38,7 @@ static int set_up(void **state)
 	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
 	assert_int_equal(mkdir(s->local, 0777), 0);
 	assert_int_equal(mkdir(s->remote, 0777), 0);
-	craft_store(s->local, CRAFT_RUN);
+	fixture_store(s->local, FIXTURE_RUN);
 	*state = s;
 	return 0;
 }
@@ -288,7 +288,7 @@ static void test_given_up(void **state)
 	assert_int_equal(core_rig_save(&s->rig, 1), 0);
 	core_rig_sleep(&s->rig, 6000);
 	core_rig_close(&s->rig);
-	craft_store(s->remote, OTHER_RUN);
+	fixture_store(s->remote, OTHER_RUN);
 	for (uint64_t generation = 2; generation < 4; generation++) {
 		open_it(s);
 		assert_int_equal(core_rig_adopt(&s->rig, generation - 1, generation - 1), 0);
@@ -309,7 +309,7 @@ static void test_given_up(void **state)
 		assert_int_equal(state_of(s, generation, generation + 10), CKPT_REMOTE_PENDING);
 	}
 	/* It was a mistake, and is mended. */
-	craft_store(s->remote, CRAFT_RUN);
+	fixture_store(s->remote, FIXTURE_RUN);
 	open_it(s);
 	core_rig_sleep(&s->rig, 60000);
 	core_rig_close(&s->rig);
@@ -419,7 +419,7 @@ static void test_not_written(void **state)
 
 static void put(struct scene *s, uint64_t number, const char *remote, uint64_t generation)
 {
-	struct ckpt_remote_record record = {.run_id = CRAFT_RUN, .generation = generation};
+	struct ckpt_remote_record record = {.run_id = FIXTURE_RUN, .generation = generation};
 	struct ckpt_buf out = {0};
 	char name[64];
 

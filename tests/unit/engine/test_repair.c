@@ -15,11 +15,11 @@
 #include "engine/copy/upload_queue.h"
 #include "format/layout.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "lib/sanitized.h"
 #include "lib/scratch.h"
-#include "staging/share.h"
+#include "lib/store_fixture.h"
+#include "staging/reader_quota.h"
 
 #define TENSORS 3
 #define CHUNK   5000
@@ -31,8 +31,8 @@ struct scene {
 	char *dir;
 	char local[512];
 	char remote[512];
-	struct craft_step here;
-	struct craft_step there;
+	struct fixture_step here;
+	struct fixture_step there;
 	struct ckpt_layout *layout;
 	char *good;  /* the shard */
 	char *index; /* its index */
@@ -106,9 +106,9 @@ static char *load(const char *path, size_t *ret_bytes)
 	return data;
 }
 
-static void craft(struct craft_step *step, const char *dir, const struct ckpt_tensor *tensors)
+static void fixture(struct fixture_step *step, const char *dir, const struct ckpt_tensor *tensors)
 {
-	*step = (struct craft_step){.dir = dir,
+	*step = (struct fixture_step){.dir = dir,
 		.generation = 1,
 		.step = 10,
 		.tensors = tensors,
@@ -116,8 +116,8 @@ static void craft(struct craft_step *step, const char *dir, const struct ckpt_te
 		.chunk_bytes = CHUNK,
 		.world = 1};
 	assert_int_equal(mkdir(dir, 0777), 0);
-	craft_begin(dir);
-	craft_commit(step);
+	fixture_begin(dir);
+	fixture_commit(step);
 }
 
 static int set_up(void **state)
@@ -143,12 +143,12 @@ static int set_up(void **state)
 	s->dir = scratch_make_in_memory();
 	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
 	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
-	craft(&s->here, s->local, tensors);
-	craft(&s->there, s->remote, tensors);
+	fixture(&s->here, s->local, tensors);
+	fixture(&s->there, s->remote, tensors);
 	assert_int_equal(ckpt_layout_build(tensors, TENSORS, NULL, 0, CHUNK, &err, &s->layout), 0);
-	s->good = load(craft_shard(&s->here, 0), &size);
+	s->good = load(fixture_shard(&s->here, 0), &size);
 	assert_int_equal(size, s->layout->bytes);
-	s->index = load(craft_index(&s->here, 0), &s->index_bytes);
+	s->index = load(fixture_index(&s->here, 0), &s->index_bytes);
 	s->names = scratch_count(s->local);
 	*state = s;
 	return 0;
@@ -192,11 +192,11 @@ static int read_it(struct scene *s)
 static bool is_good(struct scene *s)
 {
 	size_t size;
-	char *data = load(craft_shard(&s->here, 0), &size);
+	char *data = load(fixture_shard(&s->here, 0), &size);
 	bool good = data && size == s->layout->bytes && memcmp(data, s->good, size) == 0;
 
 	free(data);
-	data = load(craft_index(&s->here, 0), &size);
+	data = load(fixture_index(&s->here, 0), &size);
 	good = good && data && size == s->index_bytes && memcmp(data, s->index, size) == 0;
 	free(data);
 	return good;
@@ -205,18 +205,18 @@ static bool is_good(struct scene *s)
 /* The files are as they were written, whatever has become of them. */
 static void restore_files(struct scene *s)
 {
-	FILE *file = fopen(craft_shard(&s->here, 0), "wb");
+	FILE *file = fopen(fixture_shard(&s->here, 0), "wb");
 
 	assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
 	assert_int_equal(fclose(file), 0);
-	file = fopen(craft_index(&s->here, 0), "wb");
+	file = fopen(fixture_index(&s->here, 0), "wb");
 	assert_int_equal(fwrite(s->index, 1, s->index_bytes, file), s->index_bytes);
 	assert_int_equal(fclose(file), 0);
 }
 
 static bool has_note(struct scene *s)
 {
-	return access(craft_quarantine(&s->here), F_OK) == 0;
+	return access(fixture_quarantine(&s->here), F_OK) == 0;
 }
 
 /* Found, made whole, told, and good when it is asked for again. */
@@ -238,17 +238,17 @@ static void assert_fails(struct scene *s)
 {
 	size_t size;
 	size_t size_now;
-	char *old = load(craft_shard(&s->here, 0), &size);
+	char *old = load(fixture_shard(&s->here, 0), &size);
 
 	open_rig(s);
 	assert_true(read_it(s) < 0);
 	assert_int_equal(s->rig.err.repaired, 0);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be mended from "));
 	assert_true(has_note(s));
-	assert_int_equal(unlink(craft_quarantine(&s->here)), 0);
+	assert_int_equal(unlink(fixture_quarantine(&s->here)), 0);
 	assert_int_equal(s->renames, 0);
 	core_rig_close(&s->rig);
-	char *now = load(craft_shard(&s->here, 0), &size_now);
+	char *now = load(fixture_shard(&s->here, 0), &size_now);
 	assert_int_equal(old == NULL, now == NULL);
 	if (old) {
 		assert_int_equal(size, size_now);
@@ -273,11 +273,12 @@ static void assert_hindered(struct scene *s)
 	assert_false(has_note(s));
 }
 
-static void damage(struct scene *s, const struct craft_step *step, size_t chunk, struct dice *dice)
+static void damage(
+	struct scene *s, const struct fixture_step *step, size_t chunk, struct prng *prng)
 {
 	const struct ckpt_chunk *c = &s->layout->chunks[chunk];
 
-	scratch_flip(craft_shard(step, 0), (long)(c->offset + dice_below(dice, c->length)));
+	scratch_flip(fixture_shard(step, 0), (long)(c->offset + prng_below(prng, c->length)));
 }
 
 /* Chunks of every kind, the header's among them, on either side, and no more is asked for than is needed. */
@@ -287,16 +288,16 @@ static void test_any_mixture(void **state)
 	unsigned headers = 0;
 
 	for (uint64_t seed = 1; seed <= CASES(60); seed++) {
-		struct dice dice = {seed};
+		struct prng prng = {seed};
 		uint64_t lost = 0;
 		size_t count = 0;
-		uint64_t often = 2 + dice_below(&dice, 20);
+		uint64_t often = 2 + prng_below(&prng, 20);
 
 		for (size_t i = 0; i < s->layout->chunk_count; i++) {
-			uint64_t what = dice_below(&dice, often);
+			uint64_t what = prng_below(&prng, often);
 			if (what > 1)
 				continue;
-			damage(s, what ? &s->there : &s->here, i, &dice);
+			damage(s, what ? &s->there : &s->here, i, &prng);
 			lost += what ? 0 : s->layout->chunks[i].length;
 			count += !what;
 			headers += i == 0 && !what;
@@ -306,7 +307,7 @@ static void test_any_mixture(void **state)
 			assert_int_equal(s->far_read, lost);
 			assert_int_equal(s->renames, 1);
 		}
-		FILE *file = fopen(craft_shard(&s->there, 0), "wb");
+		FILE *file = fopen(fixture_shard(&s->there, 0), "wb");
 		assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
 		assert_int_equal(fclose(file), 0);
 	}
@@ -317,15 +318,15 @@ static void test_any_mixture(void **state)
 static void test_nobody_has_it(void **state)
 {
 	struct scene *s = *state;
-	struct dice dice = {7};
+	struct prng prng = {7};
 
 	for (size_t i = 0; i < s->layout->chunk_count; i += 5) {
-		damage(s, &s->here, i, &dice);
-		damage(s, &s->here, (i + 2) % s->layout->chunk_count, &dice);
-		FILE *file = fopen(craft_shard(&s->there, 0), "wb");
+		damage(s, &s->here, i, &prng);
+		damage(s, &s->here, (i + 2) % s->layout->chunk_count, &prng);
+		FILE *file = fopen(fixture_shard(&s->there, 0), "wb");
 		assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
 		assert_int_equal(fclose(file), 0);
-		damage(s, &s->there, i, &dice);
+		damage(s, &s->there, i, &prng);
 		assert_fails(s);
 		restore_files(s);
 	}
@@ -336,29 +337,29 @@ static void test_lengths(void **state)
 {
 	struct scene *s = *state;
 	static const long cuts[] = {0, 1, 4095, 4096, 4097, 9000, 50000, 103000, 103100};
-	struct dice dice = {3};
+	struct prng prng = {3};
 
 	/* The first tensor's chunk is good here, where the file has it. */
 	for (size_t i = 0; i < COUNT(cuts); i++) {
 		assert_true((uint64_t)cuts[i] < s->layout->bytes);
-		assert_int_equal(truncate(craft_shard(&s->here, 0), cuts[i]), 0);
+		assert_int_equal(truncate(fixture_shard(&s->here, 0), cuts[i]), 0);
 		assert_mends(s);
 	}
-	damage(s, &s->there, 1, &dice);
-	assert_int_equal(truncate(craft_shard(&s->here, 0), 50000), 0);
+	damage(s, &s->there, 1, &prng);
+	assert_int_equal(truncate(fixture_shard(&s->here, 0), 50000), 0);
 	assert_mends(s);
 	/* Then it is needed from there. */
-	assert_int_equal(truncate(craft_shard(&s->here, 0), 5000), 0);
+	assert_int_equal(truncate(fixture_shard(&s->here, 0), 5000), 0);
 	assert_fails(s);
-	assert_int_equal(unlink(craft_shard(&s->here, 0)), 0);
+	assert_int_equal(unlink(fixture_shard(&s->here, 0)), 0);
 	assert_fails(s);
 	restore_files(s);
 
 	/* What was added is not needed from anywhere. */
-	FILE *file = fopen(craft_shard(&s->here, 0), "ab");
+	FILE *file = fopen(fixture_shard(&s->here, 0), "ab");
 	assert_int_equal(fputs("more", file) >= 0, true);
 	assert_int_equal(fclose(file), 0);
-	assert_int_equal(unlink(craft_shard(&s->there, 0)), 0);
+	assert_int_equal(unlink(fixture_shard(&s->there, 0)), 0);
 	assert_mends(s);
 	assert_int_equal(s->far_read, 0);
 }
@@ -370,19 +371,19 @@ static void test_cut_there(void **state)
 	static const long cuts[] = {1, 10, 4000, 5000};
 
 	for (size_t i = 0; i < 2 * COUNT(cuts); i++) {
-		damage(s, &s->here, s->layout->chunk_count - 1, &(struct dice){i + 1});
+		damage(s, &s->here, s->layout->chunk_count - 1, &(struct prng){i + 1});
 		assert_int_equal(
-			truncate(craft_shard(&s->there, 0), (long)s->layout->bytes - cuts[i / 2]),
+			truncate(fixture_shard(&s->there, 0), (long)s->layout->bytes - cuts[i / 2]),
 			0);
 		if (i % 2)
-			assert_int_equal(unlink(craft_shard(&s->here, 0)), 0);
+			assert_int_equal(unlink(fixture_shard(&s->here, 0)), 0);
 		open_rig(s);
 		assert_true(read_it(s) < 0);
 		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "(CKPT_EINCOMPLETE)"));
 		core_rig_close(&s->rig);
-		assert_int_equal(unlink(craft_quarantine(&s->here)), 0);
+		assert_int_equal(unlink(fixture_quarantine(&s->here)), 0);
 		restore_files(s);
-		FILE *file = fopen(craft_shard(&s->there, 0), "wb");
+		FILE *file = fopen(fixture_shard(&s->there, 0), "wb");
 		assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
 		assert_int_equal(fclose(file), 0);
 	}
@@ -392,23 +393,23 @@ static void test_cut_there(void **state)
 static void test_index(void **state)
 {
 	struct scene *s = *state;
-	struct dice dice = {5};
+	struct prng prng = {5};
 
 	for (unsigned round = 0; round < 4; round++) {
 		if (round % 2)
-			assert_int_equal(unlink(craft_index(&s->here, 0)), 0);
+			assert_int_equal(unlink(fixture_index(&s->here, 0)), 0);
 		else
-			scratch_flip(craft_index(&s->here, 0), 100);
+			scratch_flip(fixture_index(&s->here, 0), 100);
 		if (round > 1)
-			damage(s, &s->here, 4, &dice);
+			damage(s, &s->here, 4, &prng);
 		assert_mends(s);
 		assert_int_equal(s->far_read, round > 1 ? s->layout->chunks[4].length : 0);
 		assert_int_equal(s->renames, round > 1 ? 2 : 1);
 	}
-	scratch_flip(craft_index(&s->here, 0), 100);
-	scratch_flip(craft_index(&s->there, 0), 100);
+	scratch_flip(fixture_index(&s->here, 0), 100);
+	scratch_flip(fixture_index(&s->there, 0), 100);
 	assert_fails(s);
-	assert_int_equal(unlink(craft_index(&s->there, 0)), 0);
+	assert_int_equal(unlink(fixture_index(&s->there, 0)), 0);
 	assert_fails(s);
 }
 
@@ -416,12 +417,12 @@ static void test_index(void **state)
 static void test_not_there(void **state)
 {
 	struct scene *s = *state;
-	struct dice dice = {23};
+	struct prng prng = {23};
 
-	damage(s, &s->here, 4, &dice);
-	assert_int_equal(unlink(craft_shard(&s->there, 0)), 0);
+	damage(s, &s->here, 4, &prng);
+	assert_int_equal(unlink(fixture_shard(&s->there, 0)), 0);
 	assert_fails(s);
-	assert_int_equal(unlink(craft_shard(&s->here, 0)), 0);
+	assert_int_equal(unlink(fixture_shard(&s->here, 0)), 0);
 	assert_fails(s);
 }
 
@@ -432,17 +433,17 @@ static const int dead_codes[] = {-EIO, -ENODATA, -EILSEQ, -EBADMSG, -EUCLEAN};
 static void test_unreadable(void **state)
 {
 	struct scene *s = *state;
-	struct dice dice = {11};
+	struct prng prng = {11};
 
 	s->block_bytes = 65536;
 	s->dead = s->layout->chunks[10].offset + 2000;
 	/* What is aligned may have to do with the chunks beside it. */
 	for (size_t i = 0; i < s->layout->chunk_count; i++)
 		if (i < 9 || i > 11)
-			damage(s, &s->there, i, &dice);
+			damage(s, &s->there, i, &prng);
 	for (size_t i = 0; i < COUNT(dead_codes); i++) {
 		s->dead_code = dead_codes[i];
-		scratch_flip(craft_index(&s->here, 0), 100);
+		scratch_flip(fixture_index(&s->here, 0), 100);
 		open_rig(s);
 		assert_true(read_it(s) < 0);
 		assert_int_equal(s->rig.err.repaired, 1);
@@ -452,8 +453,8 @@ static void test_unreadable(void **state)
 	}
 	/* It may read them the next time, so they are not lost. */
 	for (size_t i = 9; i <= 11; i++)
-		damage(s, &s->there, i, &dice);
-	scratch_flip(craft_index(&s->here, 0), 100);
+		damage(s, &s->there, i, &prng);
+	scratch_flip(fixture_index(&s->here, 0), 100);
 	open_rig(s);
 	assert_int_equal(read_it(s), CKPT_EINTEGRITY);
 	assert_hindered(s);
@@ -501,7 +502,7 @@ static void test_unreadable_alone(void **state)
 		assert_int_equal(scratch_count(s->local), s->names);
 	}
 	s->dead = dead;
-	assert_int_equal(unlink(craft_shard(&s->there, 0)), 0);
+	assert_int_equal(unlink(fixture_shard(&s->there, 0)), 0);
 	open_rig(s);
 	assert_int_equal(read_it(s), s->dead_code);
 	assert_int_equal(s->rig.err.repaired, 0);
@@ -530,12 +531,12 @@ static void look_before(struct scene *s, const char *path, const char *new_path)
 static void test_order(void **state)
 {
 	struct scene *s = *state;
-	struct dice dice = {13};
+	struct prng prng = {13};
 	char path[256];
 
-	damage(s, &s->here, 4, &dice);
+	damage(s, &s->here, 4, &prng);
 	(void)snprintf(
-		path, sizeof(path), "/%s.tmp-0123456789abcdef", craft_shard_name(&s->here, 0));
+		path, sizeof(path), "/%s.tmp-0123456789abcdef", fixture_shard_name(&s->here, 0));
 	scratch_put(s->local, path, "the half of it");
 	s->replaces = look_before;
 	was_whole = false;
@@ -551,11 +552,11 @@ static void test_every_failure(void **state)
 	unsigned failed = 0;
 
 	for (unsigned n = 1;; n++) {
-		struct dice dice = {n};
+		struct prng prng = {n};
 
-		damage(s, &s->here, 3, &dice);
-		damage(s, &s->there, 4, &dice);
-		scratch_flip(craft_index(&s->here, 0), 100);
+		damage(s, &s->here, 3, &prng);
+		damage(s, &s->there, 4, &prng);
+		scratch_flip(fixture_index(&s->here, 0), 100);
 		open_rig(s);
 		s->rig.fault.fail_error = -EIO;
 		s->rig.fault.fail_at = s->rig.fault.requests + n;
@@ -572,7 +573,7 @@ static void test_every_failure(void **state)
 		core_rig_close(&s->rig);
 		if (!is_good(s))
 			assert_mends(s);
-		damage(s, &s->there, 4, &(struct dice){n});
+		damage(s, &s->there, 4, &(struct prng){n});
 		restore_files(s);
 		if (!reached)
 			break;
@@ -597,7 +598,7 @@ static void test_hindrances(void **state)
 	};
 
 	for (size_t i = 0; i < COUNT(rules) + COUNT(far_codes); i++) {
-		damage(s, &s->here, 4, &(struct dice){i + 1});
+		damage(s, &s->here, 4, &(struct prng){i + 1});
 		open_rig(s);
 		if (i < COUNT(rules))
 			(void)io_fault_add(&s->rig.fault, rules[i]);
@@ -617,11 +618,11 @@ static void test_hindrances(void **state)
 static void test_no_memory(void **state)
 {
 	struct scene *s = *state;
-	struct dice dice = {17};
+	struct prng prng = {17};
 	bool done = false;
 
 	for (size_t n = 1; !done; n++) {
-		damage(s, &s->here, 3, &dice);
+		damage(s, &s->here, 3, &prng);
 		open_rig(s);
 		core_rig_count_allocations(&s->rig, n);
 		int r = read_it(s);
@@ -640,11 +641,11 @@ static void test_no_memory(void **state)
 static void test_cancelled(void **state)
 {
 	struct scene *s = *state;
-	struct dice dice = {19};
+	struct prng prng = {19};
 
 	/* The index, too: it is found before anything is bound. */
-	scratch_flip(craft_index(&s->here, 0), 100);
-	damage(s, &s->here, 4, &dice);
+	scratch_flip(fixture_index(&s->here, 0), 100);
+	damage(s, &s->here, 4, &prng);
 	open_rig(s);
 	s->holds = true;
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
@@ -671,14 +672,14 @@ static void test_cancelled_without_memory(void **state)
 {
 	struct scene *s = *state;
 	struct ckpt_task nobody = {0};
-	struct ckpt_share others = {0};
+	struct ckpt_reader_quota others = {0};
 	struct ckpt_slot *slots[16];
 	size_t count = 0;
 
-	scratch_flip(craft_index(&s->here, 0), 100);
+	scratch_flip(fixture_index(&s->here, 0), 100);
 	open_rig(s);
-	ckpt_share_join(&others, s->rig.pool, &nobody);
-	while ((slots[count] = ckpt_share_get(&others)) != NULL)
+	ckpt_reader_quota_join(&others, s->rig.pool, &nobody);
+	while ((slots[count] = ckpt_reader_quota_get(&others)) != NULL)
 		count++;
 	assert_true(count > 0);
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
@@ -687,8 +688,8 @@ static void test_cancelled_without_memory(void **state)
 	core_rig_run(&s->rig);
 	assert_false(s->rig.core.repairing);
 	while (count > 0)
-		ckpt_share_put(&others, slots[--count]);
-	ckpt_share_leave(&others);
+		ckpt_reader_quota_put(&others, slots[--count]);
+	ckpt_reader_quota_leave(&others);
 	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
 	core_rig_close(&s->rig);
 	assert_false(has_note(s));

@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
-#include "staging/share.h"
+#include "lib/store_fixture.h"
+#include "staging/reader_quota.h"
 
 #define RANKS      2
 #define FLOATS     10000
@@ -27,30 +27,30 @@ struct scene {
 	char *dir;
 	char local[512];
 	char remote[512];
-	struct craft_step here; /* 20; there is also 10 */
-	struct craft_step there;
+	struct fixture_step here; /* 20; there is also 10 */
+	struct fixture_step there;
 	char other[512]; /* of rank 1, where each has a store; empty: they share one */
-	struct craft_step beside;
+	struct fixture_step beside;
 	struct ckpt_store *shared;
 	int root;
 	struct core_rig rank[RANKS];
 	struct ckpt_restore *restore[RANKS];
 	float memory[RANKS][FLOATS];
 	/* Rank 0's staging memory, which somebody else has. */
-	struct ckpt_share others;
+	struct ckpt_reader_quota others;
 	struct ckpt_task nobody;
 	struct ckpt_slot *slots[16];
 	size_t taken;
 };
 
-static void craft(struct craft_step *step, const char *dir)
+static void fixture(struct fixture_step *step, const char *dir)
 {
-	*step = craft_one(dir, craft_floats(FLOATS));
+	*step = fixture_one(dir, fixture_floats(FLOATS));
 	assert_int_equal(mkdir(dir, 0777), 0);
-	craft_begin(dir);
-	craft_commit(step);
+	fixture_begin(dir);
+	fixture_commit(step);
 	step->step = 20;
-	craft_commit(step);
+	fixture_commit(step);
 }
 
 static struct scene *make(void)
@@ -60,8 +60,8 @@ static struct scene *make(void)
 	s->dir = scratch_make_in_memory();
 	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
 	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
-	craft(&s->here, s->local);
-	craft(&s->there, s->remote);
+	fixture(&s->here, s->local);
+	fixture(&s->there, s->remote);
 	return s;
 }
 
@@ -92,7 +92,7 @@ static int set_up_nodes(void **state)
 	(void)set_up(state);
 	s = *state;
 	(void)snprintf(s->other, sizeof(s->other), "%s/other", s->dir);
-	craft(&s->beside, s->other);
+	fixture(&s->beside, s->other);
 	s->root = open(s->other, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	assert_true(s->root >= 0);
 	rig = &s->rank[1];
@@ -113,10 +113,10 @@ static int end(struct scene *s, unsigned rank);
 static void give_slots(struct scene *s)
 {
 	while (s->taken > 0)
-		ckpt_share_put(&s->others, s->slots[--s->taken]);
+		ckpt_reader_quota_put(&s->others, s->slots[--s->taken]);
 	if (s->others.pool)
-		ckpt_share_leave(&s->others);
-	s->others = (struct ckpt_share){0};
+		ckpt_reader_quota_leave(&s->others);
+	s->others = (struct ckpt_reader_quota){0};
 }
 
 static int tear_down(void **state)
@@ -152,8 +152,8 @@ static int tear_down_nodes(void **state)
 
 static void take_slots(struct scene *s)
 {
-	ckpt_share_join(&s->others, s->rank[0].pool, &s->nobody);
-	while ((s->slots[s->taken] = ckpt_share_get(&s->others)) != NULL)
+	ckpt_reader_quota_join(&s->others, s->rank[0].pool, &s->nobody);
+	while ((s->slots[s->taken] = ckpt_reader_quota_get(&s->others)) != NULL)
 		s->taken++;
 	assert_true(s->taken > 0);
 }
@@ -214,7 +214,7 @@ static void check_read(struct scene *s, uint64_t step)
 
 static bool has_note(const struct scene *s)
 {
-	return access(craft_quarantine(&s->here), F_OK) == 0;
+	return access(fixture_quarantine(&s->here), F_OK) == 0;
 }
 
 /* The one of them that finds it does not matter: both hear it. */
@@ -233,7 +233,7 @@ static void test_repaired(void **state)
 	struct scene *s = *state;
 
 	for (unsigned finder = 0; finder < RANKS; finder++) {
-		scratch_flip(craft_shard(&s->here, 0), 20000);
+		scratch_flip(fixture_shard(&s->here, 0), 20000);
 		for (unsigned i = 0; i < RANKS; i++)
 			s->rank[i].core.repaired_generation = 0;
 		find_damage(s, 1u << finder);
@@ -250,8 +250,8 @@ static void test_quarantined(void **state)
 {
 	struct scene *s = *state;
 
-	scratch_flip(craft_shard(&s->here, 0), 20000);
-	scratch_flip(craft_shard(&s->there, 0), 20001);
+	scratch_flip(fixture_shard(&s->here, 0), 20000);
+	scratch_flip(fixture_shard(&s->there, 0), 20001);
 	find_damage(s, 2);
 	assert_int_equal(s->rank[0].err.repaired, 0);
 	assert_true(has_note(s));
@@ -262,10 +262,10 @@ static void test_damaged_again(void **state)
 {
 	struct scene *s = *state;
 
-	scratch_flip(craft_shard(&s->here, 0), 20000);
+	scratch_flip(fixture_shard(&s->here, 0), 20000);
 	find_damage(s, 3);
 	assert_int_equal(s->rank[0].err.repaired, 1);
-	scratch_flip(craft_shard(&s->here, 0), 20000);
+	scratch_flip(fixture_shard(&s->here, 0), 20000);
 	find_damage(s, 3);
 	assert_int_equal(s->rank[0].err.repaired, 0);
 	assert_true(has_note(s));
@@ -277,7 +277,7 @@ static bool have_notes(const struct scene *s)
 {
 	bool notes = has_note(s);
 
-	assert_int_equal(access(craft_quarantine(&s->beside), F_OK) == 0, notes);
+	assert_int_equal(access(fixture_quarantine(&s->beside), F_OK) == 0, notes);
 	return notes;
 }
 
@@ -287,12 +287,12 @@ static void test_nodes_repaired(void **state)
 	struct scene *s = *state;
 
 	for (unsigned round = 0; round < 4; round++) {
-		const struct craft_step *bad = round % 2 == 0 ? &s->here : &s->beside;
+		const struct fixture_step *bad = round % 2 == 0 ? &s->here : &s->beside;
 		/* Of the index it is found before the other one has read the manifest, or after. */
 		if (round < 2)
-			scratch_flip(craft_shard(bad, 0), 20000);
+			scratch_flip(fixture_shard(bad, 0), 20000);
 		else
-			scratch_flip(craft_index(bad, 0), 100);
+			scratch_flip(fixture_index(bad, 0), 100);
 		for (unsigned i = 0; i < RANKS; i++)
 			s->rank[i].core.repaired_generation = 0;
 		for (unsigned i = 0; i < RANKS; i++)
@@ -315,8 +315,8 @@ static void test_nodes_heard_early(void **state)
 {
 	struct scene *s = *state;
 
-	scratch_flip(craft_index(&s->here, 0), 100);
-	scratch_flip(craft_shard(&s->beside, 0), 20000);
+	scratch_flip(fixture_index(&s->here, 0), 100);
+	scratch_flip(fixture_shard(&s->beside, 0), 20000);
 	(void)io_fault_add(&s->rank[1].fault,
 		(struct io_fault_rule){
 			.op = CKPT_IO_OP_OPEN, .path = "manifest.json", .hold = true});
@@ -342,8 +342,8 @@ static void test_nodes_quarantined(void **state)
 {
 	struct scene *s = *state;
 
-	scratch_flip(craft_shard(&s->beside, 0), 20000);
-	scratch_flip(craft_shard(&s->there, 0), 20001);
+	scratch_flip(fixture_shard(&s->beside, 0), 20000);
+	scratch_flip(fixture_shard(&s->there, 0), 20001);
 	find_damage(s, 3);
 	for (unsigned i = 0; i < RANKS; i++)
 		assert_int_equal(s->rank[i].err.repaired, 0);
@@ -356,7 +356,7 @@ static void test_nodes_damaged_again(void **state)
 	struct scene *s = *state;
 
 	for (unsigned round = 0; round < 2; round++) {
-		scratch_flip(craft_shard(&s->beside, 0), 20000);
+		scratch_flip(fixture_shard(&s->beside, 0), 20000);
 		find_damage(s, 3);
 		assert_int_equal(s->rank[0].err.repaired, round == 0);
 	}
@@ -369,7 +369,7 @@ static void test_nodes_hindered(void **state)
 {
 	struct scene *s = *state;
 
-	scratch_flip(craft_shard(&s->beside, 0), 20000);
+	scratch_flip(fixture_shard(&s->beside, 0), 20000);
 	(void)io_fault_add(&s->rank[1].fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .error = -ENOSPC});
 	find_damage(s, 3);
@@ -395,7 +395,7 @@ static void test_nodes_asked_meanwhile(void **state)
 	struct scene *s = *state;
 	struct ckpt_restore *first[RANKS];
 
-	scratch_flip(craft_shard(&s->beside, 0), 20000);
+	scratch_flip(fixture_shard(&s->beside, 0), 20000);
 	(void)io_fault_add(
 		&s->rank[1].fault, (struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .hold = true});
 	for (unsigned i = 0; i < RANKS; i++)
@@ -430,8 +430,8 @@ static void test_nodes_one_hangs(void **state)
 	struct scene *s = *state;
 
 	take_slots(s);
-	scratch_flip(craft_index(&s->here, 0), 100);
-	scratch_flip(craft_shard(&s->beside, 0), 20000);
+	scratch_flip(fixture_index(&s->here, 0), 100);
+	scratch_flip(fixture_shard(&s->beside, 0), 20000);
 	(void)io_fault_add(
 		&s->rank[1].fault, (struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .hold = true});
 	for (unsigned i = 0; i < RANKS; i++)
@@ -461,7 +461,7 @@ static void test_nodes_given_up(void **state)
 	struct scene *s = *state;
 
 	take_slots(s);
-	scratch_flip(craft_index(&s->here, 0), 100);
+	scratch_flip(fixture_index(&s->here, 0), 100);
 	for (unsigned i = 0; i < RANKS; i++)
 		begin(s, i);
 	sleep_both(s, 500);
@@ -491,7 +491,7 @@ static void test_hindered(void **state)
 {
 	struct scene *s = *state;
 
-	scratch_flip(craft_shard(&s->here, 0), 20000);
+	scratch_flip(fixture_shard(&s->here, 0), 20000);
 	(void)io_fault_add(&s->rank[0].fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .error = -ENOSPC});
 	find_damage(s, 3);
@@ -506,7 +506,7 @@ static void test_hindered(void **state)
 static void begin_slowly(struct scene *s)
 {
 	take_slots(s);
-	scratch_flip(craft_index(&s->here, 0), 100);
+	scratch_flip(fixture_index(&s->here, 0), 100);
 	for (unsigned i = 0; i < RANKS; i++)
 		begin(s, i);
 	sleep_both(s, 500);

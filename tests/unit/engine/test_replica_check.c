@@ -10,7 +10,7 @@
 #include "base/utf8.h"
 #include "engine/reshard/replica_check.h"
 #include "format/index.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 #define RANKS   5
 #define TENSORS 9
@@ -86,14 +86,14 @@ static void add_rank(
 	digest(s, rank);
 }
 
-static void make(struct scene *s, struct dice *d)
+static void make(struct scene *s, struct prng *d)
 {
 	*s = (struct scene){0};
 	for (size_t i = 0; i < TENSORS; i++) {
 		(void)snprintf(s->names[i], sizeof(s->names[i]), "t.%zu", i);
-		s->shapes[i] = (int64_t)dice_below(d, dice_below(d, 2) ? UINT64_C(4) * CHUNK : 20);
+		s->shapes[i] = (int64_t)prng_below(d, prng_below(d, 2) ? UINT64_C(4) * CHUNK : 20);
 		for (size_t k = 0; k < sizeof(s->data[i]); k++)
-			s->data[i][k] = (char)dice_next(d);
+			s->data[i][k] = (char)prng_next(d);
 	}
 }
 
@@ -165,7 +165,7 @@ static void test_any_byte(void **state)
 	(void)state;
 	memset(has, 1, sizeof(has));
 	for (uint64_t seed = 1; seed <= 300; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s;
 
 		make(&s, &d);
@@ -174,8 +174,8 @@ static void test_any_byte(void **state)
 			add_rank(&s, r, has, NULL, CHUNK);
 		check_words(&s, "");
 		const struct ckpt_layout *l = s.indexes[0].layout;
-		uint32_t rank = 1 + (uint32_t)dice_below(&d, RANKS - 1);
-		uint64_t at = l->header_bytes + dice_below(&d, l->bytes - l->header_bytes);
+		uint32_t rank = 1 + (uint32_t)prng_below(&d, RANKS - 1);
+		uint64_t at = l->header_bytes + prng_below(&d, l->bytes - l->header_bytes);
 		s.shards[rank][at] ^= 1;
 		digest(&s, rank);
 		/* Of those that share its chunk some are named, the first one of them. */
@@ -225,26 +225,26 @@ static void test_own_digests(void **state)
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 300; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s;
 
 		make(&s, &d);
 		memset(s.shared, 1, sizeof(s.shared));
 		/* In two ranks at least. */
-		size_t k = dice_below(&d, TENSORS);
-		uint32_t first = (uint32_t)dice_below(&d, RANKS - 1);
-		uint32_t rank = first + 1 + (uint32_t)dice_below(&d, RANKS - 1 - first);
+		size_t k = prng_below(&d, TENSORS);
+		uint32_t first = (uint32_t)prng_below(&d, RANKS - 1);
+		uint32_t rank = first + 1 + (uint32_t)prng_below(&d, RANKS - 1 - first);
 		s.shapes[k] += 1;
 		for (uint32_t r = 0; r < RANKS; r++) {
 			bool has[TENSORS];
 			for (size_t i = 0; i < TENSORS; i++)
-				has[i] = i == k ? r == first || r == rank : dice_below(&d, 4) > 0;
+				has[i] = i == k ? r == first || r == rank : prng_below(&d, 4) > 0;
 			add_rank(&s, r, has, own[r], CHUNK);
 		}
 		check_words(&s, "");
 		check_unknown(&s, "");
 		const struct ckpt_entry *e = ckpt_layout_find(s.indexes[rank].layout, s.names[k]);
-		s.shards[rank][e->offset + dice_below(&d, e->nbytes)] ^= 1;
+		s.shards[rank][e->offset + prng_below(&d, e->nbytes)] ^= 1;
 		e = own[rank] ? ckpt_layout_find(s.indexes[rank].layout, own[rank]) : NULL;
 		if (e)
 			s.shards[rank][e->offset] ^= 1;
@@ -262,7 +262,7 @@ static void test_own_digests(void **state)
 static void test_some_own_digests(void **state)
 {
 	struct ckpt_replica_check kept = {.world = RANKS};
-	struct dice d = {11};
+	struct prng d = {11};
 	bool has[TENSORS] = {[1] = true, [2] = true, [3] = true};
 	struct scene s;
 
@@ -334,7 +334,7 @@ static void test_varies(void **state)
 	(void)state;
 	for (size_t i = 0; i < CKPT_COUNT(sizes); i++) {
 		for (int beside = 0; beside < 2; beside++) {
-			struct dice d = {i};
+			struct prng d = {i};
 			struct scene s;
 
 			make(&s, &d);
@@ -370,17 +370,17 @@ static void test_no_false_alarm(void **state)
 	(void)state;
 	for (uint64_t seed = 1; seed <= 300; seed++) {
 		static const char *const own[RANKS] = {"own.0", "a.1", "z.2", NULL, "t.55"};
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s;
 
 		make(&s, &d);
 		for (uint32_t r = 0; r < RANKS; r++) {
 			bool has[TENSORS];
 			for (size_t i = 0; i < TENSORS; i++) {
-				has[i] = dice_below(&d, 4) > 0;
-				s.shared[r][i] = seed % 2 && dice_below(&d, 2);
+				has[i] = prng_below(&d, 4) > 0;
+				s.shared[r][i] = seed % 2 && prng_below(&d, 2);
 			}
-			add_rank(&s, r, has, own[r], dice_below(&d, 3) ? CHUNK : CHUNK / 2);
+			add_rank(&s, r, has, own[r], prng_below(&d, 3) ? CHUNK : CHUNK / 2);
 		}
 		check_words(&s, "");
 		clear(&s);
@@ -391,7 +391,7 @@ static void test_no_false_alarm(void **state)
 static void test_shard_location(void **state)
 {
 	static const char *const own[RANKS] = {"a", "z", NULL, "b", "y"};
-	struct dice d = {7};
+	struct prng d = {7};
 	struct scene s;
 	bool has[TENSORS] = {0};
 
@@ -427,7 +427,7 @@ static void test_shard_location(void **state)
 static void test_beside_others(void **state)
 {
 	static const char *const own[RANKS] = {"a", NULL, "a", NULL, NULL};
-	struct dice d = {8};
+	struct prng d = {8};
 	struct ckpt_replica_check found = {.world = RANKS};
 	struct scene s;
 	bool has[TENSORS] = {0};
@@ -489,7 +489,7 @@ static void test_cut_otherwise(void **state)
 /* Which ranks hold what others hold; and where there are more boxes than are kept, that is said. */
 static void test_who_and_how_many(void **state)
 {
-	struct dice d = {9};
+	struct prng d = {9};
 	struct ckpt_replica_check found = {.world = RANKS};
 	struct ckpt_replica_check few = {.world = RANKS, .most = 8};
 	struct scene s;
@@ -549,7 +549,7 @@ static void test_short_names(void **state)
 /* Without memory, from the first allocation on or from a later one: fewer are compared, and that is known. */
 static void test_no_memory(void **state)
 {
-	struct dice d = {10};
+	struct prng d = {10};
 	struct scene s;
 	bool has[TENSORS] = {[1] = true, [4] = true, [6] = true};
 	bool full = true;

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include <ckpt/types.h>
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/utf8.h"
 #include "engine/ranks/replica_digest.h"
-#include "exchange/rank_record.h"
+#include "exchange/rank_messages.h"
 #include "format/index.h"
 #include "format/layout.h"
 

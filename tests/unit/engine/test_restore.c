@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "engine/runtime/commands.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "lib/reading.h"
 
 /* Every tensor, whole, by its name and by its alias. */
@@ -68,23 +68,23 @@ static void test_holes(void **state)
 	struct reading *t = *state;
 
 	for (uint64_t seed = 1; seed <= 40; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct ckpt_restore *r = rig_restore(&t->rig, 20);
 		const struct ckpt_layout *layout = ckpt_restore_index(r)->layout;
 		struct ckpt_target targets[6];
 		char out[6][300];
 		bool wanted[1024] = {false};
 		uint64_t most = 0;
-		size_t n = 1 + dice_below(&d, 6);
+		size_t n = 1 + prng_below(&d, 6);
 
 		for (size_t i = 0; i < n; i++) {
 			const struct ckpt_entry *e = ckpt_layout_find(
-				layout, dice_below(&d, 2) ? "bytes" : "embed.weight");
-			uint64_t at = dice_below(&d, e->nbytes - 300);
+				layout, prng_below(&d, 2) ? "bytes" : "embed.weight");
+			uint64_t at = prng_below(&d, e->nbytes - 300);
 			targets[i] = (struct ckpt_target){.size = sizeof(targets[i]),
 				.name = e->name,
 				.offset = at,
-				.length = 1 + dice_below(&d, 300),
+				.length = 1 + prng_below(&d, 300),
 				.data = out[i]};
 			size_t last = ckpt_layout_chunk_at(
 				layout, e->offset + at + targets[i].length - 1);
@@ -116,12 +116,12 @@ static void test_range(void **state)
 	struct reading *t = *state;
 
 	for (uint64_t seed = 1; seed <= 60; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct ckpt_restore *r = rig_restore(&t->rig, 20);
 		const struct ckpt_layout *layout = ckpt_restore_index(r)->layout;
-		const struct ckpt_entry *e = &layout->entries[dice_below(&d, layout->entry_count)];
-		uint64_t offset = dice_below(&d, e->nbytes + 1);
-		uint64_t length = dice_below(&d, e->nbytes - offset + 1);
+		const struct ckpt_entry *e = &layout->entries[prng_below(&d, layout->entry_count)];
+		uint64_t offset = prng_below(&d, e->nbytes + 1);
+		uint64_t length = prng_below(&d, e->nbytes - offset + 1);
 		uint64_t bytes = length ? length : e->nbytes - offset;
 		char *out = malloc(bytes + 1);
 		struct ckpt_target target = {.size = sizeof(target),
@@ -217,7 +217,7 @@ static void test_many(void **state)
 static void test_long_chunks(void **state)
 {
 	struct reading *t = *state;
-	struct craft_step long_chunks = t->steps[2];
+	struct fixture_step long_chunks = t->steps[2];
 	struct reading_copy copy;
 
 	long_chunks.step = 40;
@@ -240,7 +240,7 @@ static void test_which(void **state)
 		{CKPT_STEP_BACK(2), 10}, {CKPT_STEP_BACK(3), 0}, {20, 20}, {25, 0}, {35, 0}};
 
 	/* An aborted step is no step. */
-	craft_abort(t->dir, 1, 35);
+	fixture_abort(t->dir, 1, 35);
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		struct ckpt_restore *r = rig_restore(&t->rig, cases[i].asked);
 		if (cases[i].step) {
@@ -258,9 +258,9 @@ static void test_which(void **state)
 static void test_lineage(void **state)
 {
 	struct reading *t = *state;
-	struct craft_step branch = t->steps[0];
+	struct fixture_step branch = t->steps[0];
 
-	craft_claim(t->dir, CRAFT_RUN, 2, 1, 20);
+	fixture_claim(t->dir, FIXTURE_RUN, 2, 1, 20);
 	struct ckpt_restore *r = rig_restore(&t->rig, CKPT_STEP_LATEST);
 	assert_int_equal(ckpt_restore_chosen_step(r), 20);
 	rig_free(r);
@@ -269,7 +269,7 @@ static void test_lineage(void **state)
 	rig_free(r);
 	branch.generation = 2;
 	branch.step = 30;
-	craft_commit(&branch);
+	fixture_commit(&branch);
 	r = rig_restore(&t->rig, CKPT_STEP_LATEST);
 	assert_int_equal(ckpt_restore_chosen_step(r), 30);
 	assert_int_equal(ckpt_restore_chosen_generation(r), 2);
@@ -279,15 +279,15 @@ static void test_lineage(void **state)
 /* What a byte turned over in a shard gives: the place, the tensor, no byte of the bad chunk, a note. */
 static void flip_and_restore(struct reading *t, uint64_t seed)
 {
-	struct dice d = {seed};
+	struct prng d = {seed};
 	struct ckpt_restore *r = rig_restore(&t->rig, CKPT_STEP_LATEST);
 	const struct ckpt_layout *layout = ckpt_restore_index(r)->layout;
-	uint64_t at = layout->header_bytes + dice_below(&d, layout->bytes - layout->header_bytes);
+	uint64_t at = layout->header_bytes + prng_below(&d, layout->bytes - layout->header_bytes);
 	const struct ckpt_chunk *chunk = &layout->chunks[ckpt_layout_chunk_at(layout, at)];
 	const struct ckpt_error *err = ckpt_restore_failure(r);
 	struct reading_copy copy;
 
-	scratch_flip(craft_shard(&t->steps[2], 0), (long)at);
+	scratch_flip(fixture_shard(&t->steps[2], 0), (long)at);
 	reading_bind_all(t, r, &copy);
 	assert_int_equal(rig_run(r), CKPT_EINTEGRITY);
 	assert_int_equal(err->code, CKPT_EINTEGRITY);
@@ -295,7 +295,7 @@ static void flip_and_restore(struct reading *t, uint64_t seed)
 	assert_int_equal(err->step, 30);
 	assert_int_equal(err->rank, 0);
 	assert_string_equal(err->tier, "local");
-	assert_string_equal(err->file, craft_shard_name(&t->steps[2], 0));
+	assert_string_equal(err->file, fixture_shard_name(&t->steps[2], 0));
 	assert_string_equal(err->tensor, ckpt_layout_at(layout, chunk->offset)->name);
 	assert_non_null(strstr(err->message, err->file));
 	reading_check_untouched(&copy, layout, chunk);
@@ -309,7 +309,7 @@ static void test_flip(void **state)
 
 	for (uint64_t seed = 1; seed <= 25; seed++) {
 		flip_and_restore(t, seed);
-		assert_int_equal(access(craft_quarantine(&t->steps[2]), F_OK), 0);
+		assert_int_equal(access(fixture_quarantine(&t->steps[2]), F_OK), 0);
 		assert_true(rig_logged(&t->rig, CKPT_LOG_ERROR, "quarantined"));
 		struct ckpt_restore *r = rig_restore(&t->rig, CKPT_STEP_LATEST);
 		assert_int_equal(ckpt_restore_chosen_step(r), 20);
@@ -338,7 +338,7 @@ static void test_flip_elsewhere(void **state)
 	struct ckpt_target target = {
 		.size = sizeof(target), .name = first->name, .length = 1, .data = &byte};
 
-	scratch_flip(craft_shard(&t->steps[2], 0), (long)last->offset);
+	scratch_flip(fixture_shard(&t->steps[2], 0), (long)last->offset);
 	assert_int_equal(ckpt_restore_add_targets(r, &target, 1, NULL), 0);
 	assert_int_equal(rig_run(r), 0);
 	assert_int_equal(byte, *reading_bytes(t, first->name, 30));
@@ -408,7 +408,7 @@ static void test_damage(void **state)
 	for (size_t i = 0; i < COUNT(cases); i++) {
 		const struct damage *c = &cases[i];
 		const char *path =
-			c->index ? craft_index(&t->steps[2], 0) : craft_shard(&t->steps[2], 0);
+			c->index ? fixture_index(&t->steps[2], 0) : fixture_shard(&t->steps[2], 0);
 		long size = size_of(path);
 		c->harm(path);
 		/* Of a file that has another size: where it ends, or should. */
@@ -423,13 +423,13 @@ static void test_damage(void **state)
 		const struct ckpt_error *err = ckpt_restore_failure(r);
 		if (!strstr(err->message, c->says))
 			fail_msg("%s: \"%s\" does not say \"%s\"", c->name, err->message, c->says);
-		assert_string_equal(err->file, c->index ? craft_index_name(&t->steps[2], 0)
-							: craft_shard_name(&t->steps[2], 0));
+		assert_string_equal(err->file, c->index ? fixture_index_name(&t->steps[2], 0)
+							: fixture_shard_name(&t->steps[2], 0));
 		assert_int_equal(err->rank, 0);
 		assert_int_equal(err->step, 30);
 		if (strstr(err->message, "bytes, the manifest says"))
 			assert_int_equal(err->offset, at);
-		assert_int_equal(access(craft_quarantine(&t->steps[2]), F_OK), 0);
+		assert_int_equal(access(fixture_quarantine(&t->steps[2]), F_OK), 0);
 		rig_free(r);
 		r = rig_restore(&t->rig, CKPT_STEP_LATEST);
 		assert_int_equal(ckpt_restore_chosen_step(r), 20);
@@ -444,7 +444,7 @@ static void test_all_bad(void **state)
 	struct reading *t = *state;
 
 	for (size_t i = 0; i < READING_STEPS; i++)
-		empty_it(craft_index(&t->steps[i], 0));
+		empty_it(fixture_index(&t->steps[i], 0));
 	for (size_t i = 0; i < READING_STEPS; i++) {
 		struct ckpt_restore *r = rig_restore(&t->rig, CKPT_STEP_LATEST);
 		assert_int_equal(rig_wait(r), CKPT_EINCOMPLETE);
@@ -466,7 +466,7 @@ static void test_manifest(void **state)
 {
 	struct reading *t = *state;
 
-	flip_it(craft_manifest(&t->steps[2]));
+	flip_it(fixture_manifest(&t->steps[2]));
 	struct ckpt_restore *r = rig_restore(&t->rig, CKPT_STEP_LATEST);
 	assert_int_equal(ckpt_restore_chosen_step(r), 20);
 	assert_true(rig_logged(&t->rig, CKPT_LOG_WARN, "1 broken"));
@@ -475,8 +475,8 @@ static void test_manifest(void **state)
 	assert_int_equal(rig_wait(r), CKPT_EINTEGRITY);
 	assert_non_null(strstr(ckpt_restore_failure(r)->file, "manifest.json"));
 	rig_free(r);
-	flip_it(craft_manifest(&t->steps[1]));
-	flip_it(craft_manifest(&t->steps[0]));
+	flip_it(fixture_manifest(&t->steps[1]));
+	flip_it(fixture_manifest(&t->steps[0]));
 	r = rig_restore(&t->rig, CKPT_STEP_LATEST);
 	assert_int_equal(rig_wait(r), CKPT_EINTEGRITY);
 	rig_free(r);
@@ -487,7 +487,7 @@ static void test_swapped(void **state)
 {
 	struct reading *t = *state;
 
-	assert_int_equal(rename(craft_manifest(&t->steps[1]), craft_manifest(&t->steps[2])), 0);
+	assert_int_equal(rename(fixture_manifest(&t->steps[1]), fixture_manifest(&t->steps[2])), 0);
 	struct ckpt_restore *r = rig_restore(&t->rig, 30);
 	assert_int_equal(rig_wait(r), CKPT_EINTEGRITY);
 	rig_free(r);
@@ -504,7 +504,7 @@ static void test_read_only(void **state)
 
 	rig_close(&t->rig);
 	reading_open(t, true);
-	scratch_flip(craft_shard(&t->steps[2], 0), size_of(craft_shard(&t->steps[2], 0)) - 1);
+	scratch_flip(fixture_shard(&t->steps[2], 0), size_of(fixture_shard(&t->steps[2], 0)) - 1);
 	for (int i = 0; i < 2; i++) {
 		struct ckpt_restore *r = rig_restore(&t->rig, CKPT_STEP_LATEST);
 		assert_int_equal(ckpt_restore_chosen_step(r), 30);
@@ -512,7 +512,7 @@ static void test_read_only(void **state)
 		assert_int_equal(rig_run(r), CKPT_EINTEGRITY);
 		reading_free_copy(&copy);
 		rig_free(r);
-		assert_int_equal(access(craft_quarantine(&t->steps[2]), F_OK), -1);
+		assert_int_equal(access(fixture_quarantine(&t->steps[2]), F_OK), -1);
 	}
 }
 
@@ -523,8 +523,8 @@ static void test_note_fails(void **state)
 	struct reading_copy copy;
 
 	/* A directory in the way: nothing can be renamed onto it. */
-	assert_int_equal(mkdir(craft_quarantine(&t->steps[2]), 0777), 0);
-	scratch_flip(craft_shard(&t->steps[2], 0), size_of(craft_shard(&t->steps[2], 0)) - 1);
+	assert_int_equal(mkdir(fixture_quarantine(&t->steps[2]), 0777), 0);
+	scratch_flip(fixture_shard(&t->steps[2], 0), size_of(fixture_shard(&t->steps[2], 0)) - 1);
 	struct ckpt_restore *r = rig_restore(&t->rig, 30);
 	reading_bind_all(t, r, &copy);
 	assert_int_equal(rig_run(r), CKPT_EINTEGRITY);

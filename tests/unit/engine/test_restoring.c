@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 #include "engine/restore/restore_state.h"
-#include "exchange/restore_record.h"
+#include "exchange/restore_messages.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define RANKS  2
 #define FLOATS 10000
@@ -25,7 +25,7 @@
 struct scene {
 	char *dir;
 	struct core_rig rank[RANKS];
-	struct craft_step step; /* 20; there is also 10 */
+	struct fixture_step step; /* 20; there is also 10 */
 	struct ckpt_restore *restore[RANKS];
 	float memory[RANKS][FLOATS];
 };
@@ -35,11 +35,11 @@ static int set_up(void **state)
 	struct scene *s = calloc(1, sizeof(*s));
 
 	s->dir = scratch_make_in_memory();
-	s->step = craft_one(s->dir, craft_floats(FLOATS));
-	craft_begin(s->dir);
-	craft_commit(&s->step);
+	s->step = fixture_one(s->dir, fixture_floats(FLOATS));
+	fixture_begin(s->dir);
+	fixture_commit(&s->step);
 	s->step.step = 20;
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	core_rig_open_ranks(
 		s->rank, RANKS, &(struct core_rig_config){.dir = s->dir, .timeout_ms = 60000});
 	*state = s;
@@ -125,7 +125,7 @@ static void check_read(struct scene *s)
 
 static void check_not_noted(const struct scene *s)
 {
-	assert_int_not_equal(access(craft_quarantine(&s->step), F_OK), 0);
+	assert_int_not_equal(access(fixture_quarantine(&s->step), F_OK), 0);
 }
 
 static unsigned add(struct scene *s, struct io_fault_rule rule)
@@ -211,7 +211,7 @@ static void test_damaged_meanwhile(void **state)
 	struct scene *s = *state;
 
 	begin(s, 0);
-	scratch_flip(craft_manifest(&s->step), 30);
+	scratch_flip(fixture_manifest(&s->step), 30);
 	begin(s, 1);
 	sleep_both(s, 500);
 	for (unsigned i = 0; i < RANKS; i++)
@@ -300,7 +300,7 @@ static void test_another_attempt(void **state)
 	struct scene *s = *state;
 
 	begin(s, 0);
-	craft_edit(&s->step, other_attempt);
+	fixture_edit(&s->step, other_attempt);
 	begin(s, 1);
 	sleep_both(s, 500);
 	for (unsigned i = 0; i < RANKS; i++) {
@@ -594,7 +594,7 @@ static void test_hangs_while_another_ends(void **state)
 			assert_int_equal(end(s, i), -ECANCELED);
 	}
 	/* Rank 0 alone notes damage. */
-	scratch_flip(craft_shard(&s->step, 0), 20000);
+	scratch_flip(fixture_shard(&s->step, 0), 20000);
 	hold_reads(s, 1);
 	start_both(s);
 	sleep_both(s, 500);
@@ -609,7 +609,7 @@ static void test_noted_by_rank_0(void **state)
 {
 	struct scene *s = *state;
 
-	scratch_flip(craft_shard(&s->step, 0), 20000);
+	scratch_flip(fixture_shard(&s->step, 0), 20000);
 	unsigned rule = io_fault_add(&s->rank[0].fault,
 		(struct io_fault_rule){
 			.op = CKPT_IO_OP_RENAME, .path = "quarantine.json", .hold = true});
@@ -627,7 +627,7 @@ static void test_noted_by_rank_0(void **state)
 	sleep_both(s, 100);
 	for (unsigned i = 0; i < RANKS; i++)
 		assert_int_equal(end(s, i), CKPT_EINTEGRITY);
-	assert_int_equal(access(craft_quarantine(&s->step), F_OK), 0);
+	assert_int_equal(access(fixture_quarantine(&s->step), F_OK), 0);
 }
 
 /* Who has said that all was read may change its mind, and does not know yet whether it is believed. */
@@ -721,7 +721,7 @@ static void say_damaged(
 		.generation = generation,
 		.step = step,
 		.attempt = "0123456789abcdef",
-		.run_id = CRAFT_RUN};
+		.run_id = FIXTURE_RUN};
 	char key[CKPT_EXCHANGE_KEY_MAX];
 	struct ckpt_buf buf = {0};
 
@@ -752,7 +752,7 @@ static void test_said_of_another(void **state)
 		assert_int_equal(end(s, 0), said[i].code);
 		check_says(s, 0, "the test says so");
 	}
-	assert_int_equal(access(craft_quarantine(&s->step), F_OK), 0);
+	assert_int_equal(access(fixture_quarantine(&s->step), F_OK), 0);
 	s->step.step = 10;
 	check_not_noted(s);
 }

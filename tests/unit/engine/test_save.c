@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/lineage/claim.h"
 #include "engine/save/save_state.h"
 #include "lib/hang_inbox.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/gc/gc.h"
 #include "engine/runtime/commands.h"
 #include "engine/save/plan.h"

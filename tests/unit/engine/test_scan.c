@@ -17,10 +17,10 @@ static int set_up(void **state)
 	(void)core_scene_set_up(state);
 	struct core_scene *s = *state;
 
-	s->step = craft_one(s->dir, craft_floats(1000));
+	s->step = fixture_one(s->dir, fixture_floats(1000));
 	s->step.world = 2;
-	craft_begin(s->dir);
-	craft_commit(&s->step);
+	fixture_begin(s->dir);
+	fixture_commit(&s->step);
 	return 0;
 }
 
@@ -37,9 +37,9 @@ static const struct ckpt_scan_step *find(struct core_scene *s, uint64_t step)
 	return found;
 }
 
-static void note_it(const struct craft_step *step)
+static void note_it(const struct fixture_step *step)
 {
-	FILE *f = fopen(craft_quarantine(step), "wb");
+	FILE *f = fopen(fixture_quarantine(step), "wb");
 
 	assert_non_null(f);
 	assert_true(fputs("bad", f) >= 0);
@@ -53,12 +53,12 @@ static void test_whole(void **state)
 	struct stat st;
 
 	for (uint32_t rank = 0; rank < 2; rank++) {
-		assert_int_equal(stat(craft_shard(&s->step, rank), &st), 0);
+		assert_int_equal(stat(fixture_shard(&s->step, rank), &st), 0);
 		bytes += (uint64_t)st.st_size;
 	}
 	make(s);
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
-	assert_string_equal(s->rig.core.scan.run_id, CRAFT_RUN);
+	assert_string_equal(s->rig.core.scan.run_id, FIXTURE_RUN);
 	assert_int_equal(find(s, 10)->state, CKPT_STEP_COMMITTED);
 	assert_int_equal(find(s, 10)->bytes, bytes);
 	assert_int_equal(find(s, 10)->world, 2);
@@ -70,13 +70,13 @@ static void test_whole(void **state)
 static void test_notes(void **state)
 {
 	struct core_scene *s = *state;
-	struct craft_step other = s->step;
+	struct fixture_step other = s->step;
 
 	note_it(&s->step);
-	craft_abort(s->dir, 1, 20);
+	fixture_abort(s->dir, 1, 20);
 	other.step = 30;
-	craft_commit(&other);
-	scratch_flip(craft_manifest(&other), 30);
+	fixture_commit(&other);
+	scratch_flip(fixture_manifest(&other), 30);
 	make(s);
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
 	assert_int_equal(find(s, 10)->state, CKPT_STEP_QUARANTINED);
@@ -93,16 +93,16 @@ static void test_notes(void **state)
 static void test_notes_of_no_commit(void **state)
 {
 	struct core_scene *s = *state;
-	struct craft_step other = s->step;
+	struct fixture_step other = s->step;
 
-	scratch_flip(craft_manifest(&s->step), 30);
+	scratch_flip(fixture_manifest(&s->step), 30);
 	note_it(&s->step);
-	craft_abort(s->dir, 1, 20);
+	fixture_abort(s->dir, 1, 20);
 	other.step = 20;
 	note_it(&other);
 	other.step = 30;
-	craft_commit(&other);
-	assert_int_equal(unlink(craft_manifest(&other)), 0);
+	fixture_commit(&other);
+	assert_int_equal(unlink(fixture_manifest(&other)), 0);
 	note_it(&other);
 	make(s);
 	assert_int_equal(core_rig_open_store(&s->rig), 0);

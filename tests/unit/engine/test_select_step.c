@@ -41,7 +41,7 @@ static void test_may_be_good(void **state)
 	struct core_scene *s = *state;
 	uint64_t step;
 
-	scratch_flip(craft_manifest(&s->steps[2]), 30);
+	scratch_flip(fixture_manifest(&s->steps[2]), 30);
 	unreadable(s, "000020/manifest.json");
 	assert_int_equal(latest(s, &step), -EIO);
 	assert_int_equal(step, 20);
@@ -65,8 +65,8 @@ static void test_two_damaged(void **state)
 	struct core_scene *s = *state;
 	uint64_t step;
 
-	scratch_flip(craft_manifest(&s->steps[1]), 30);
-	scratch_flip(craft_manifest(&s->steps[2]), 30);
+	scratch_flip(fixture_manifest(&s->steps[1]), 30);
+	scratch_flip(fixture_manifest(&s->steps[2]), 30);
 	assert_int_equal(latest(s, &step), 0);
 	assert_int_equal(step, 10);
 }
@@ -80,7 +80,7 @@ static void test_newer_manifest(void **state)
 	uint64_t step;
 
 	ckpt_buf_put(&buf, text, strlen(text));
-	craft_seal(&buf, craft_manifest(&s->steps[2]));
+	fixture_seal(&buf, fixture_manifest(&s->steps[2]));
 	assert_int_equal(latest(s, &step), CKPT_EVERSION);
 	assert_int_equal(step, 30);
 	assert_int_equal(core_rig_read(&s->rig, 20, CKPT_SINK_MEMORY), 0);
@@ -92,7 +92,7 @@ static void test_note_lost(void **state)
 	struct core_scene *s = *state;
 	uint64_t step;
 
-	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	scratch_flip(fixture_shard(&s->steps[2], 0), 20000);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
 		       .path = "quarantine.json",
 		       .error = -EIO,
@@ -116,10 +116,10 @@ static void test_another_attempt(void **state)
 	uint64_t step;
 
 	test_note_lost(state);
-	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	scratch_flip(fixture_shard(&s->steps[2], 0), 20000);
 	assert_int_equal(latest(s, &step), 0);
 	assert_int_equal(step, 20);
-	craft_edit(&s->steps[2], another_attempt);
+	fixture_edit(&s->steps[2], another_attempt);
 	assert_int_equal(latest(s, &step), 0);
 	assert_int_equal(step, 30);
 }
@@ -129,7 +129,7 @@ static void test_too_far_back(void **state)
 {
 	struct core_scene *s = *state;
 
-	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	scratch_flip(fixture_shard(&s->steps[2], 0), 20000);
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
 	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(1), CKPT_SINK_MEMORY), 0);
 	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(2), CKPT_SINK_MEMORY), CKPT_ENOSTEP);
@@ -142,12 +142,12 @@ static void test_remove_quarantined(void **state)
 	struct core_scene *s = *state;
 
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_ENOTRESUMED);
-	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	scratch_flip(fixture_shard(&s->steps[2], 0), 20000);
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
 	assert_int_equal(core_rig_remove(&s->rig, 10), 0);
 	assert_int_equal(core_rig_remove(&s->rig, 20), -EBUSY);
 	assert_int_equal(core_rig_remove(&s->rig, 30), 0);
-	assert_int_not_equal(access(craft_manifest(&s->steps[2]), F_OK), 0);
+	assert_int_not_equal(access(fixture_manifest(&s->steps[2]), F_OK), 0);
 	assert_int_equal(core_rig_remove(&s->rig, 30), CKPT_ENOSTEP);
 }
 
@@ -203,7 +203,7 @@ static void test_after_vanishing(void **state)
 		       .path = "000030/manifest.json",
 		       .error = -EAGAIN,
 		       .count = ALWAYS});
-	scratch_flip(craft_shard(&s->steps[1], 0), 20000);
+	scratch_flip(fixture_shard(&s->steps[1], 0), 20000);
 	assert_int_equal(
 		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
 	assert_non_null(strstr(s->rig.err.message, "do not match their digest"));
@@ -242,7 +242,7 @@ static void test_nothing_but_elsewhere(void **state)
 	uint64_t step;
 
 	for (size_t i = 0; i < STEPS; i++)
-		craft_abort(s->dir, 1, s->steps[i].step);
+		fixture_abort(s->dir, 1, s->steps[i].step);
 	assert_int_equal(latest(s, &step), CKPT_ENOSTEP);
 	s->rig.core.lineage_elsewhere = true;
 	assert_int_equal(latest(s, &step), CKPT_EOTHERNODE);
@@ -288,7 +288,7 @@ static void test_known_though_unreadable(void **state)
 	struct core_scene *s = *state;
 	uint64_t step;
 
-	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
+	scratch_flip(fixture_shard(&s->steps[2], 0), 20000);
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_OPEN, .path = "000030/manifest.json", .error = -EIO});
@@ -321,8 +321,8 @@ static void test_unreadable_and_another(void **state)
 	uint64_t step;
 
 	test_note_lost(state);
-	scratch_flip(craft_shard(&s->steps[2], 0), 20000);
-	craft_edit(&s->steps[2], another_attempt);
+	scratch_flip(fixture_shard(&s->steps[2], 0), 20000);
+	fixture_edit(&s->steps[2], another_attempt);
 	unreadable_to_scans(s);
 	assert_int_equal(latest(s, &step), 0);
 	assert_int_equal(step, 30);
@@ -381,7 +381,7 @@ static void test_all_vanish(void **state)
 static void seem_committed(struct core_scene *s)
 {
 	io_fault_clear(&s->rig.fault);
-	craft_abort(s->dir, 1, 40);
+	fixture_abort(s->dir, 1, 40);
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_OPEN, .path = "000040/manifest.json", .error = -EIO});
 }
@@ -439,7 +439,7 @@ static void test_aborted_and_claim_damaged(void **state)
 	uint64_t step;
 
 	for (size_t i = 0; i < STEPS; i++)
-		craft_abort(s->dir, 1, s->steps[i].step);
+		fixture_abort(s->dir, 1, s->steps[i].step);
 	scratch_flip(scratch_join(s->dir, "gens/000001.json"), 20);
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_OPEN, .path = "000030/manifest.json", .error = -EIO});
@@ -485,12 +485,12 @@ static void copied(struct core_scene *s, void (*edit)(struct ckpt_manifest *))
 {
 	uint64_t step;
 
-	craft_edit(&s->steps[2], edit);
+	fixture_edit(&s->steps[2], edit);
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
 	assert_non_null(strstr(s->rig.err.message, "copied here from elsewhere"));
 	assert_int_equal(latest(s, &step), 0);
 	assert_int_equal(step, 20);
-	assert_int_not_equal(access(craft_quarantine(&s->steps[2]), F_OK), 0);
+	assert_int_not_equal(access(fixture_quarantine(&s->steps[2]), F_OK), 0);
 }
 
 static void test_of_another_run(void **state)

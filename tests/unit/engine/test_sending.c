@@ -17,8 +17,8 @@
 #include "engine/copy/upload_queue.h"
 #include "engine/shard/shard.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define WORLD   2
 #define WIDE    3000
@@ -31,8 +31,8 @@ struct scene {
 	char here[512];
 	char there[512];
 	struct core_rig rig;
-	struct craft_step step;
-	struct craft_rank ranks[WORLD];
+	struct fixture_step step;
+	struct fixture_rank ranks[WORLD];
 	struct ckpt_tensor tensors[WORLD];
 	float own[WORLD][WIDE];
 	struct ckpt_core_place place;
@@ -77,22 +77,22 @@ static int setup(void **state)
 			.ndim = 1,
 			.shape = shape,
 			.data = s->own[i]};
-		s->ranks[i] = (struct craft_rank){.tensors = &s->tensors[i], .count = 1};
+		s->ranks[i] = (struct fixture_rank){.tensors = &s->tensors[i], .count = 1};
 	}
 	s->dir = scratch_make_in_memory();
 	(void)snprintf(s->here, sizeof(s->here), "%s/here", s->dir);
 	(void)snprintf(s->there, sizeof(s->there), "%s/there", s->dir);
 	assert_int_equal(mkdir(s->here, 0777), 0);
 	assert_int_equal(mkdir(s->there, 0777), 0);
-	craft_store(s->here, CRAFT_RUN);
-	craft_claim(s->here, CRAFT_RUN, 1, 0, 0);
-	s->step = (struct craft_step){.dir = s->here,
+	fixture_store(s->here, FIXTURE_RUN);
+	fixture_claim(s->here, FIXTURE_RUN, 1, 0, 0);
+	s->step = (struct fixture_step){.dir = s->here,
 		.generation = 1,
 		.step = 10,
 		.chunk_bytes = 4096,
 		.world = WORLD,
 		.ranks = s->ranks};
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	s->place = (struct ckpt_core_place){
 		.root = -1, .bucket = a_bucket(), .number = NUMBER, .label = "s3://bucket/run"};
 	*state = s;
@@ -113,7 +113,7 @@ static int hold(struct scene *s, uint32_t rank, uint64_t byte)
 {
 	struct flock lock = {
 		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
-	int fd = open(craft_shard(&s->step, rank), O_RDWR | O_CLOEXEC);
+	int fd = open(fixture_shard(&s->step, rank), O_RDWR | O_CLOEXEC);
 
 	assert_true(fd >= 0);
 	if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
@@ -153,7 +153,7 @@ static int claim(struct scene *s, unsigned at, uint32_t rank)
 
 	ckpt_error_clear(&s->err);
 	s->of[at] = (struct ckpt_manifest_rank){.rank = rank};
-	/* As craft.c names it. */
+	/* As store_fixture.c names it. */
 	ckpt_name_attempt(s->of[at].attempt, 1000010);
 	*shard = (struct ckpt_shard){.core = &s->rig.core,
 		.generation = 1,
@@ -185,7 +185,7 @@ static void test_one_has_it(void **state)
 	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->here, .read_only = true});
 	int other = hold(s, 0, NUMBER);
 	assert_int_equal(claim(s, 0, 0), CKPT_EINUSE);
-	assert_non_null(strstr(s->err.message, craft_shard_name(&s->step, 0)));
+	assert_non_null(strstr(s->err.message, fixture_shard_name(&s->step, 0)));
 	assert_non_null(strstr(s->err.message, s->here));
 	assert_non_null(strstr(s->err.message, "is being sent to s3://bucket/run already"));
 	assert_non_null(strstr(s->err.message, "another copy in this one: wait until"));
@@ -319,11 +319,11 @@ static void copy(const char *from, const char *to)
 /* Somebody else sends the files of a rank. */
 static void send(struct scene *s, uint32_t rank)
 {
-	struct craft_step far = s->step;
+	struct fixture_step far = s->step;
 
 	far.dir = s->there;
-	copy(craft_shard(&s->step, rank), craft_shard(&far, rank));
-	copy(craft_index(&s->step, rank), craft_index(&far, rank));
+	copy(fixture_shard(&s->step, rank), fixture_shard(&far, rank));
+	copy(fixture_index(&s->step, rank), fixture_index(&far, rank));
 }
 
 /*
@@ -339,7 +339,7 @@ static void test_sent_meanwhile(void **state)
 	open_upload(s);
 	unsigned locks = io_fault_add(&s->rig.fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .path = SHARDS, .hold = true});
-	(void)snprintf(index, sizeof(index), "%s", craft_index_name(&s->step, 0));
+	(void)snprintf(index, sizeof(index), "%s", fixture_index_name(&s->step, 0));
 	unsigned indexes = io_fault_add(&s->rig.fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = index, .nth = 1000});
 	unsigned writes = io_fault_add(&s->rig.fault,
@@ -367,7 +367,7 @@ static void test_sent_meanwhile(void **state)
 static void test_index_alone(void **state)
 {
 	struct scene *s = *state;
-	struct craft_step far = s->step;
+	struct fixture_step far = s->step;
 
 	open_upload(s);
 	far.dir = s->there;
@@ -376,7 +376,7 @@ static void test_index_alone(void **state)
 	unsigned writes = io_fault_add(&s->rig.fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARDS, .nth = 1000});
 	start_upload(s);
-	copy(craft_index(&s->step, 0), craft_index(&far, 0));
+	copy(fixture_index(&s->step, 0), fixture_index(&far, 0));
 	core_rig_let_go(&s->rig);
 	assert_true(s->upload.committed);
 	assert_int_equal(s->rig.fault.seen[writes], WORLD);
@@ -454,9 +454,9 @@ static void test_gives_up(void **state)
 	assert_int_equal(s->rig.core.upload_queue->halted, CKPT_EINUSE);
 	assert_int_equal(why->code, CKPT_EINUSE);
 	assert_non_null(strstr(why->message, "step 10 was not sent within 30 s: "));
-	assert_non_null(strstr(why->message, craft_shard_name(&s->step, 0)));
+	assert_non_null(strstr(why->message, fixture_shard_name(&s->step, 0)));
 	assert_non_null(strstr(why->message, "wait until that has ended, or end it"));
-	assert_string_equal(why->file, craft_shard_name(&s->step, 0));
+	assert_string_equal(why->file, fixture_shard_name(&s->step, 0));
 	assert_int_equal(why->rank, 0);
 	(void)close(other);
 	core_rig_close(&s->rig);

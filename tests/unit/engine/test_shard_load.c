@@ -15,8 +15,8 @@
 #include "format/dtype.h"
 #include "lib/rig.h"
 #include "lib/scratch.h"
+#include "lib/sharded_fixture.h"
 #include "lib/slice.h"
-#include "lib/spread.h"
 
 #define BLOCK  UINT32_C(65536)
 #define SLICES 3
@@ -25,7 +25,7 @@ struct scene {
 	char *dir;
 	bool sharing; /* on a real disk, beside other ranks of this node */
 	struct rig rig;
-	struct spread spread;
+	struct sharded sharded;
 };
 
 static void open_rig(struct scene *s)
@@ -38,28 +38,28 @@ static void open_rig(struct scene *s)
 	rig_open(&s->rig, &config);
 }
 
-typedef void make_fn(struct spread *spread, struct dice *dice, uint32_t world, uint64_t size);
+typedef void make_fn(struct sharded *sharded, struct prng *prng, uint32_t world, uint64_t size);
 
 /* A store with step 10 of so many ranks, and a rig on it. */
-static void make_scene(struct scene *s, struct dice *d, make_fn *make, uint32_t world,
+static void make_scene(struct scene *s, struct prng *d, make_fn *make, uint32_t world,
 	uint64_t size, uint64_t chunk_bytes)
 {
 	s->dir = s->sharing ? scratch_make() : scratch_make_in_memory();
-	craft_begin(s->dir);
-	make(&s->spread, d, world, size);
-	spread_commit(&s->spread, s->dir, 10, chunk_bytes);
+	fixture_begin(s->dir);
+	make(&s->sharded, d, world, size);
+	sharded_commit(&s->sharded, s->dir, 10, chunk_bytes);
 	open_rig(s);
 }
 
 static void end_scene(struct scene *s)
 {
 	rig_close(&s->rig);
-	spread_clear(&s->spread);
+	sharded_clear(&s->sharded);
 	scratch_remove(s->dir);
 }
 
 /* Marks the bytes that rank `rank` holds of what the goal wants. */
-static void mark(const struct spread *s, const struct spread_goal *g, uint32_t rank,
+static void mark(const struct sharded *s, const struct sharded_goal *g, uint32_t rank,
 	const struct ckpt_layout *layout, char *marks)
 {
 	const struct ckpt_entry *e = ckpt_layout_find(layout, g->tensor->name);
@@ -87,15 +87,15 @@ static void mark(const struct spread *s, const struct spread_goal *g, uint32_t r
 
 /* Bytes of the chunks that hold something wanted, whichever rank they are of; and their number. */
 static uint64_t needed(const struct scene *s, const struct ckpt_restore *r,
-	const struct spread_goal *goals, size_t count, size_t *ret_chunks)
+	const struct sharded_goal *goals, size_t count, size_t *ret_chunks)
 {
 	uint64_t bytes = 0;
 
-	for (uint32_t rank = 0; rank < s->spread.world; rank++) {
+	for (uint32_t rank = 0; rank < s->sharded.world; rank++) {
 		const struct ckpt_layout *l = ckpt_restore_rank_index(r, rank)->layout;
 		char *marks = calloc(1, l->bytes);
 		for (size_t i = 0; i < count; i++)
-			mark(&s->spread, &goals[i], rank, l, marks);
+			mark(&s->sharded, &goals[i], rank, l, marks);
 		for (size_t i = 0; i < l->chunk_count; i++)
 			if (memchr(marks + l->chunks[i].offset, 1, l->chunks[i].length)) {
 				bytes += l->chunks[i].length;
@@ -111,10 +111,10 @@ static void check_names(const struct scene *s, const struct ckpt_restore *r)
 	size_t index = 0;
 	struct ckpt_tensor_info info = {.size = sizeof(info)};
 
-	assert_int_equal(ckpt_restore_rank_count(r), s->spread.world);
-	assert_int_equal(ckpt_restore_name_count(r), SPREAD_TENSORS + 1);
-	for (size_t i = 0; i < SPREAD_TENSORS; i++) {
-		const struct spread_tensor *t = &s->spread.tensors[i];
+	assert_int_equal(ckpt_restore_rank_count(r), s->sharded.world);
+	assert_int_equal(ckpt_restore_name_count(r), SHARDED_TENSORS + 1);
+	for (size_t i = 0; i < SHARDED_TENSORS; i++) {
+		const struct sharded_tensor *t = &s->sharded.tensors[i];
 		assert_int_equal(ckpt_restore_name_find(r, t->name, NULL, &index), 0);
 		assert_int_equal(ckpt_restore_name(r, index, &info), 0);
 		assert_string_equal(info.name, t->name);
@@ -122,22 +122,22 @@ static void check_names(const struct scene *s, const struct ckpt_restore *r)
 		assert_int_equal(info.ndim, t->ndim);
 		assert_memory_equal(info.shape, t->shape, t->ndim * sizeof(*t->shape));
 		assert_int_equal(info.nbytes, t->bytes);
-		assert_true(info.pieces >= 1 && info.pieces <= s->spread.world);
+		assert_true(info.pieces >= 1 && info.pieces <= s->sharded.world);
 		assert_null(info.alias_of);
 	}
 	assert_int_equal(ckpt_restore_name_find(r, "tied", NULL, &index), 0);
 	assert_int_equal(ckpt_restore_name(r, index, &info), 0);
-	assert_string_equal(info.alias_of, s->spread.tensors[0].name);
-	assert_memory_equal(info.shape, s->spread.tensors[0].shape,
-		s->spread.tensors[0].ndim * sizeof(int64_t));
-	for (uint32_t i = 0; i < s->spread.world; i++)
-		assert_string_equal(ckpt_restore_rank_index(r, i)->meta, s->spread.metas[i]);
+	assert_string_equal(info.alias_of, s->sharded.tensors[0].name);
+	assert_memory_equal(info.shape, s->sharded.tensors[0].shape,
+		s->sharded.tensors[0].ndim * sizeof(int64_t));
+	for (uint32_t i = 0; i < s->sharded.world; i++)
+		assert_string_equal(ckpt_restore_rank_index(r, i)->meta, s->sharded.metas[i]);
 }
 
 /* Wants so many things of the step at once. */
-static void read_back(struct scene *s, struct dice *d, size_t count)
+static void read_back(struct scene *s, struct prng *d, size_t count)
 {
-	struct spread_goal *goals = calloc(count, sizeof(*goals));
+	struct sharded_goal *goals = calloc(count, sizeof(*goals));
 	struct ckpt_target *targets = calloc(count, sizeof(*targets));
 	struct ckpt_error err = {.size = sizeof(err)};
 	struct ckpt_restore *r = rig_restore(&s->rig, 10);
@@ -147,7 +147,7 @@ static void read_back(struct scene *s, struct dice *d, size_t count)
 
 	check_names(s, r);
 	for (size_t i = 0; i < count; i++) {
-		spread_want(&s->spread, d, (size_t)dice_below(d, SPREAD_TENSORS), &goals[i]);
+		sharded_want(&s->sharded, d, (size_t)prng_below(d, SHARDED_TENSORS), &goals[i]);
 		targets[i] = goals[i].target;
 		once = once && goals[i].tensor->once;
 	}
@@ -165,10 +165,10 @@ static void read_back(struct scene *s, struct dice *d, size_t count)
 	 * A request reaches from one line of the disk to another; one that reaches past the end of its file
 	 * is made again for what is not there.
 	 */
-	assert_true(read >= total && read <= total + (chunks + s->spread.world) * 2 * 4096);
+	assert_true(read >= total && read <= total + (chunks + s->sharded.world) * 2 * 4096);
 	for (size_t i = 0; i < count; i++) {
-		assert_true(spread_got(&goals[i]));
-		spread_forget(&goals[i]);
+		assert_true(sharded_got(&goals[i]));
+		sharded_forget(&goals[i]);
 	}
 	rig_free(r);
 	free(goals);
@@ -181,15 +181,15 @@ static void test_any_cut_any_box(void **state)
 	for (uint64_t seed = 1; seed <= 150; seed++) {
 		if (!slice_turn(seed, SLICES))
 			continue;
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {0};
-		uint32_t world = 1 + (uint32_t)dice_below(&d, SPREAD_WORLD_MAX);
+		uint32_t world = 1 + (uint32_t)prng_below(&d, SHARDED_WORLD_MAX);
 
-		make_scene(&s, &d, spread_make, world, 2 + dice_below(&d, 30),
-			1 + dice_below(&d, 6000));
+		make_scene(&s, &d, sharded_make, world, 2 + prng_below(&d, 30),
+			1 + prng_below(&d, 6000));
 		read_back(&s, &d, 1);
-		read_back(&s, &d, 1 + dice_below(&d, 40));
-		read_back(&s, &d, 1 + dice_below(&d, 6));
+		read_back(&s, &d, 1 + prng_below(&d, 40));
+		read_back(&s, &d, 1 + prng_below(&d, 6));
 		end_scene(&s);
 	}
 }
@@ -201,12 +201,12 @@ static void test_many_blocks(void **state)
 	for (uint64_t seed = 1; seed <= 12; seed++) {
 		if (!slice_turn(seed, SLICES))
 			continue;
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {0};
 
-		make_scene(&s, &d, spread_make, 1 + (uint32_t)dice_below(&d, 6),
-			160 + dice_below(&d, 100), 1000 + dice_below(&d, 60000));
-		read_back(&s, &d, 1 + dice_below(&d, 4));
+		make_scene(&s, &d, sharded_make, 1 + (uint32_t)prng_below(&d, 6),
+			160 + prng_below(&d, 100), 1000 + prng_below(&d, 60000));
+		read_back(&s, &d, 1 + prng_below(&d, 4));
 		read_back(&s, &d, 20);
 		end_scene(&s);
 	}
@@ -222,14 +222,14 @@ static void test_gaps_larger_than_chunks(void **state)
 	for (uint64_t seed = 1; seed <= 40; seed++) {
 		if (!slice_turn(seed, SLICES))
 			continue;
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {0};
 
-		make_scene(&s, &d, spread_make_wide, 1 + (uint32_t)dice_below(&d, 4), 200000,
-			3000 + dice_below(&d, 20000));
+		make_scene(&s, &d, sharded_make_wide, 1 + (uint32_t)prng_below(&d, 4), 200000,
+			3000 + prng_below(&d, 20000));
 		for (int i = 0; i < 4; i++)
 			read_back(&s, &d, 1);
-		read_back(&s, &d, 1 + dice_below(&d, 10));
+		read_back(&s, &d, 1 + prng_below(&d, 10));
 		end_scene(&s);
 	}
 }
@@ -242,39 +242,39 @@ static void test_bad_copy(void **state)
 
 	(void)state;
 	for (uint64_t seed = 1; seed <= 400; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct ckpt_error err = {.size = sizeof(err)};
-		struct spread_goal goals[5];
+		struct sharded_goal goals[5];
 		struct scene s = {0};
 		bool copied = true;
 
-		make_scene(&s, &d, spread_make, 2 + (uint32_t)dice_below(&d, 6),
-			2 + dice_below(&d, 30), 1 + dice_below(&d, 6000));
-		uint32_t bad = (uint32_t)dice_below(&d, s.spread.world);
+		make_scene(&s, &d, sharded_make, 2 + (uint32_t)prng_below(&d, 6),
+			2 + prng_below(&d, 30), 1 + prng_below(&d, 6000));
+		uint32_t bad = (uint32_t)prng_below(&d, s.sharded.world);
 		struct ckpt_restore *r = rig_restore(&s.rig, 10);
 		const struct ckpt_layout *l = ckpt_restore_rank_index(r, bad)->layout;
 		uint64_t data = l->bytes - l->header_bytes;
-		const char *file = craft_shard(&s.spread.step, bad);
-		if (dice_below(&d, 2) || data == 0)
+		const char *file = fixture_shard(&s.sharded.step, bad);
+		if (prng_below(&d, 2) || data == 0)
 			assert_int_equal(unlink(file), 0);
 		else
-			scratch_flip(file, (size_t)(l->header_bytes + dice_below(&d, data)));
+			scratch_flip(file, (size_t)(l->header_bytes + prng_below(&d, data)));
 		for (size_t i = 0; i < COUNT(goals); i++) {
-			size_t tensor = (size_t)dice_below(&d, SPREAD_TENSORS);
-			spread_want(&s.spread, &d, tensor, &goals[i]);
-			copied = copied && spread_has_copy(&s.spread, tensor, bad);
+			size_t tensor = (size_t)prng_below(&d, SHARDED_TENSORS);
+			sharded_want(&s.sharded, &d, tensor, &goals[i]);
+			copied = copied && sharded_has_copy(&s.sharded, tensor, bad);
 			assert_int_equal(ckpt_restore_add_targets(r, &goals[i].target, 1, &err), 0);
 		}
 		int code = rig_run(r);
 		assert_true(code == 0 || code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE);
 		assert_true(code == 0 || !copied);
-		assert_int_equal(access(craft_quarantine(&s.spread.step), F_OK), code ? 0 : -1);
+		assert_int_equal(access(fixture_quarantine(&s.sharded.step), F_OK), code ? 0 : -1);
 		spared +=
 			code == 0 && rig_logged(&s.rig, CKPT_LOG_WARN, "other ranks have the same");
 		refused += code < 0;
 		for (size_t i = 0; i < COUNT(goals); i++) {
-			assert_true(code < 0 || spread_got(&goals[i]));
-			spread_forget(&goals[i]);
+			assert_true(code < 0 || sharded_got(&goals[i]));
+			sharded_forget(&goals[i]);
 		}
 		rig_free(r);
 		end_scene(&s);
@@ -298,7 +298,7 @@ static void test_few_columns(void **state)
 		.ndim = 2,
 		.shape = shape,
 		.data = data};
-	struct craft_step step = {.dir = s.dir,
+	struct fixture_step step = {.dir = s.dir,
 		.generation = 1,
 		.step = 10,
 		.tensors = &tensor,
@@ -316,8 +316,8 @@ static void test_few_columns(void **state)
 	(void)state;
 	for (int i = 0; i < 4 * 50000; i++)
 		data[i] = (float)i;
-	craft_begin(s.dir);
-	craft_commit(&step);
+	fixture_begin(s.dir);
+	fixture_commit(&step);
 	open_rig(&s);
 	struct ckpt_restore *r = rig_restore(&s.rig, 10);
 	if (ckpt_restore_add_targets(r, &target, 1, &err) < 0)
@@ -344,15 +344,15 @@ static void test_beside_others(void **state)
 	for (uint64_t seed = 1; seed <= 40; seed++) {
 		if (!slice_turn(seed, SLICES))
 			continue;
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct scene s = {.sharing = true};
 
-		make_scene(&s, &d, spread_make, 1 + (uint32_t)dice_below(&d, 4),
-			60 + dice_below(&d, 100), 1000 + dice_below(&d, 6000));
+		make_scene(&s, &d, sharded_make, 1 + (uint32_t)prng_below(&d, 4),
+			60 + prng_below(&d, 100), 1000 + prng_below(&d, 6000));
 		if (!s.rig.core.parts.io->direct)
 			print_message("no O_DIRECT here: everything goes through the page cache\n");
 		read_back(&s, &d, 1);
-		read_back(&s, &d, 1 + dice_below(&d, 40));
+		read_back(&s, &d, 1 + prng_below(&d, 40));
 		size_t all = atomic_load(&s.rig.io.read_bytes);
 		cached += atomic_load(&s.rig.io.cached_bytes);
 		direct += all - atomic_load(&s.rig.io.cached_bytes);
@@ -391,7 +391,7 @@ static void test_shared_blocks(void **state)
 		.ndim = 1,
 		.shape = shape,
 		.data = data};
-	struct craft_step step = {.dir = s.dir,
+	struct fixture_step step = {.dir = s.dir,
 		.generation = 1,
 		.step = 10,
 		.tensors = &tensor,
@@ -405,8 +405,8 @@ static void test_shared_blocks(void **state)
 	size_t direct;
 
 	(void)state;
-	craft_begin(s.dir);
-	craft_commit(&step);
+	fixture_begin(s.dir);
+	fixture_commit(&step);
 	open_rig(&s);
 	assert_int_equal(HEADER + 5 * CHUNK, BLOCK);
 	if (s.rig.core.parts.io->direct) {

@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 #include <ckpt/ckpt.h>
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/restore/restore_state.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define WORLD 4
 #define ROWS  800
@@ -27,8 +27,8 @@
 struct scene {
 	char *dir;
 	struct core_rig rig;
-	struct craft_step step;
-	struct craft_rank ranks[WORLD];
+	struct fixture_step step;
+	struct fixture_rank ranks[WORLD];
 	struct ckpt_tensor tensors[WORLD][3];
 	float w[ROWS][WIDE];
 	float same[WIDE];
@@ -72,7 +72,7 @@ static void make_rank(struct scene *s, uint32_t rank)
 		.global_start = s->starts[rank]};
 	t[1] = tensor_of("same", s->same);
 	t[2] = tensor_of(s->names[rank], s->own[rank]);
-	s->ranks[rank] = (struct craft_rank){.tensors = t, .count = 3, .meta = s->metas[rank]};
+	s->ranks[rank] = (struct fixture_rank){.tensors = t, .count = 3, .meta = s->metas[rank]};
 }
 
 static void on_two_nodes(struct ckpt_manifest *manifest)
@@ -94,16 +94,16 @@ static int setup(void **state)
 	for (uint32_t i = 0; i < WORLD; i++)
 		make_rank(s, i);
 	s->dir = scratch_make_in_memory();
-	craft_node_store(s->dir, CRAFT_RUN);
-	craft_claim(s->dir, CRAFT_RUN, 1, 0, 0);
-	s->step = (struct craft_step){.dir = s->dir,
+	fixture_node_store(s->dir, FIXTURE_RUN);
+	fixture_claim(s->dir, FIXTURE_RUN, 1, 0, 0);
+	s->step = (struct fixture_step){.dir = s->dir,
 		.generation = 1,
 		.step = 10,
 		.chunk_bytes = 4096,
 		.world = WORLD,
 		.ranks = s->ranks};
-	craft_commit(&s->step);
-	craft_edit(&s->step, on_two_nodes);
+	fixture_commit(&s->step);
+	fixture_edit(&s->step, on_two_nodes);
 	*state = s;
 	return 0;
 }
@@ -121,8 +121,8 @@ static int teardown(void **state)
 static void take_away(const struct scene *s, uint32_t from, uint32_t to)
 {
 	for (uint32_t i = from; i < to; i++) {
-		assert_int_equal(unlink(craft_index(&s->step, i)), 0);
-		assert_int_equal(unlink(craft_shard(&s->step, i)), 0);
+		assert_int_equal(unlink(fixture_index(&s->step, i)), 0);
+		assert_int_equal(unlink(fixture_shard(&s->step, i)), 0);
 	}
 }
 
@@ -134,7 +134,7 @@ static void open_on(struct scene *s, const char *node)
 
 static bool is_quarantined(const struct scene *s)
 {
-	return access(craft_quarantine(&s->step), F_OK) == 0;
+	return access(fixture_quarantine(&s->step), F_OK) == 0;
 }
 
 static struct ckpt_restore *begin(struct scene *s)
@@ -320,9 +320,9 @@ static void test_missing(void **state)
 		take_away(s, 2, 4);
 		if (kinds[i].keep_shard)
 			take_away(s, 1, 2);
-		assert_int_equal(unlink(craft_index(&s->step, 0)), 0);
+		assert_int_equal(unlink(fixture_index(&s->step, 0)), 0);
 		if (!kinds[i].keep_shard)
-			assert_int_equal(unlink(craft_shard(&s->step, 0)), 0);
+			assert_int_equal(unlink(fixture_shard(&s->step, 0)), 0);
 		open_on(s, kinds[i].node);
 		assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_NONE), CKPT_EINCOMPLETE);
 		assert_int_equal(s->rig.err.rank, 0);
@@ -332,7 +332,7 @@ static void test_missing(void **state)
 		/* Of what is not open nothing is known, be it elsewhere. */
 		assert_int_equal(ckpt_restore_name_find(r, "own.2", NULL, &index), CKPT_EMISMATCH);
 		assert_int_equal(core_rig_end(&s->rig, r), CKPT_EINCOMPLETE);
-		assert_non_null(strstr(s->rig.err.message, craft_index_name(&s->step, 0)));
+		assert_non_null(strstr(s->rig.err.message, fixture_index_name(&s->step, 0)));
 		assert_true(is_quarantined(s));
 		core_rig_close(&s->rig);
 		(void)teardown((void **)&s);
@@ -346,7 +346,7 @@ static void test_missing_shard(void **state)
 	struct scene *s = *state;
 	float own[WIDE];
 
-	assert_int_equal(unlink(craft_shard(&s->step, 2)), 0);
+	assert_int_equal(unlink(fixture_shard(&s->step, 2)), 0);
 	take_away(s, 0, 1);
 	open_on(s, "a");
 	assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_NONE), CKPT_EINCOMPLETE);
@@ -405,7 +405,7 @@ static void test_mixed(void **state)
 {
 	struct scene *s = *state;
 
-	craft_edit(&s->step, on_mixed_nodes);
+	fixture_edit(&s->step, on_mixed_nodes);
 	take_away(s, 3, 4);
 	open_on(s, "renamed");
 	assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_NONE), CKPT_EINCOMPLETE);
@@ -427,7 +427,7 @@ static void test_unknown_node(void **state)
 {
 	struct scene *s = *state;
 
-	craft_edit(&s->step, without_node);
+	fixture_edit(&s->step, without_node);
 	take_away(s, 2, 4);
 	open_on(s, "a");
 	assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_MEMORY), CKPT_EINCOMPLETE);
@@ -440,7 +440,7 @@ static void test_shared(void **state)
 {
 	struct scene *s = *state;
 
-	craft_store(s->dir, CRAFT_RUN);
+	fixture_store(s->dir, FIXTURE_RUN);
 	take_away(s, 2, 4);
 	open_on(s, "a");
 	assert_int_equal(core_rig_read(&s->rig, 10, CKPT_SINK_MEMORY), CKPT_EINCOMPLETE);
@@ -506,7 +506,7 @@ static void test_verify_damage(void **state)
 	struct scene *s = *state;
 
 	take_away(s, 0, 2);
-	scratch_flip(craft_shard(&s->step, 3), 5000);
+	scratch_flip(fixture_shard(&s->step, 3), 5000);
 	open_on(s, "b");
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
 	assert_int_equal(ckpt_restore_finding_count(r), WORLD);
@@ -525,16 +525,16 @@ static void test_very_many(void **state)
 	struct scene *s = *state;
 	const struct ckpt_tensor tensor = tensor_of("w", s->w[0]);
 
-	s->step = (struct craft_step){.dir = s->dir,
+	s->step = (struct fixture_step){.dir = s->dir,
 		.generation = 1,
 		.step = 20,
 		.tensors = &tensor,
 		.count = 1,
 		.chunk_bytes = 4096,
 		.world = MANY};
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	take_away(s, 0, MANY - 2);
-	scratch_flip(craft_shard(&s->step, MANY - 2), 5);
+	scratch_flip(fixture_shard(&s->step, MANY - 2), 5);
 	open_on(s, "node-1199");
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 20, CKPT_SINK_NONE, NULL);
 	size_t count = ckpt_restore_finding_count(r);
@@ -580,15 +580,15 @@ static void test_removed(void **state)
 		struct ckpt_restore *r = core_rig_begin(
 			&s->rig, 10, sinks[i], sinks[i] == CKPT_SINK_STORE ? dest : NULL);
 		assert_false(ckpt_latch_get(ckpt_restore_latch(r)) & CKPT_DONE_END);
-		assert_int_equal(unlink(craft_manifest(&s->step)), 0);
+		assert_int_equal(unlink(fixture_manifest(&s->step)), 0);
 		take_away(s, 0, 4);
 		io_fault_clear(&s->rig.fault);
 		core_rig_let_go(&s->rig);
 		assert_int_equal(core_rig_end(&s->rig, r), CKPT_ENOSTEP);
 		assert_false(is_quarantined(s));
 		core_rig_close(&s->rig);
-		craft_commit(&s->step);
-		craft_edit(&s->step, on_two_nodes);
+		fixture_commit(&s->step);
+		fixture_edit(&s->step, on_two_nodes);
 	}
 	scratch_remove(dest);
 }
@@ -597,11 +597,11 @@ static void test_removed(void **state)
 static void test_removed_before_the_next(void **state)
 {
 	struct scene *s = *state;
-	struct craft_step ten = s->step;
+	struct fixture_step ten = s->step;
 
 	s->step.step = 20;
-	craft_commit(&s->step);
-	craft_edit(&s->step, on_two_nodes);
+	fixture_commit(&s->step);
+	fixture_edit(&s->step, on_two_nodes);
 	take_away(s, 0, 2);
 	open_on(s, "b");
 	(void)io_fault_add(&s->rig.fault,
@@ -609,7 +609,7 @@ static void test_removed_before_the_next(void **state)
 			.op = CKPT_IO_OP_OPEN, .path = "step-0000000020/rank-", .hold = true});
 	struct ckpt_restore *r = core_rig_begin(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_NONE, NULL);
 	assert_int_equal(s->rig.fault.hits[0], 1);
-	assert_int_equal(unlink(craft_manifest(&s->step)), 0);
+	assert_int_equal(unlink(fixture_manifest(&s->step)), 0);
 	take_away(s, 2, 4);
 	io_fault_clear(&s->rig.fault);
 	core_rig_let_go(&s->rig);
@@ -625,7 +625,7 @@ static void test_each_once(void **state)
 	struct scene *s = *state;
 	const struct ckpt_tensor tensor = tensor_of("w", s->w[0]);
 
-	s->step = (struct craft_step){.dir = s->dir,
+	s->step = (struct fixture_step){.dir = s->dir,
 		.generation = 1,
 		.step = 20,
 		.tensors = &tensor,
@@ -633,7 +633,7 @@ static void test_each_once(void **state)
 		.chunk_bytes = 4096};
 	for (uint32_t world = 8; world <= 40; world += 8) {
 		s->step.world = world;
-		craft_commit(&s->step);
+		fixture_commit(&s->step);
 		take_away(s, 0, world - 1);
 		open_on(s, "elsewhere");
 		struct ckpt_restore *r =
@@ -641,7 +641,7 @@ static void test_each_once(void **state)
 		assert_int_equal(ckpt_restore_finding_count(r), world);
 		assert_int_equal(core_rig_end(&s->rig, r), 0);
 		core_rig_close(&s->rig);
-		assert_int_equal(unlink(craft_manifest(&s->step)), 0);
+		assert_int_equal(unlink(fixture_manifest(&s->step)), 0);
 		take_away(s, world - 1, world);
 		s->step.step++;
 	}

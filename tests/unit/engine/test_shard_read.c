@@ -12,10 +12,10 @@
 #include "engine/shard/findings.h"
 #include "engine/shard/read.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
-#include "lib/dice.h"
 #include "lib/fence.h"
+#include "lib/prng.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define SHARD   ".safetensors"
 #define BLOCK   UINT32_C(8192)
@@ -30,7 +30,7 @@ struct range {
 struct scene {
 	char *dir;
 	struct core_rig rig;
-	struct craft_step step;
+	struct fixture_step step;
 	struct ckpt_tensor tensors[TENSORS];
 	int64_t shapes[TENSORS];
 	char names[TENSORS][CKPT_NAME_MAX];
@@ -106,7 +106,7 @@ static int set_up(void **state)
 			.shape = &s->shapes[i],
 			.data = s->data[i]};
 	}
-	s->step = (struct craft_step){.dir = s->dir,
+	s->step = (struct fixture_step){.dir = s->dir,
 		.generation = 1,
 		.step = 10,
 		.tensors = s->tensors,
@@ -114,7 +114,7 @@ static int set_up(void **state)
 		.chunk_bytes = 4096,
 		.alias = "tied",
 		.world = 1};
-	craft_begin(s->dir);
+	fixture_begin(s->dir);
 	*state = s;
 	return 0;
 }
@@ -135,7 +135,7 @@ static int tear_down(void **state)
 static void commit_for(struct scene *s, uint64_t chunk_bytes, uint32_t block_bytes, unsigned slots)
 {
 	s->step.chunk_bytes = chunk_bytes;
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	core_rig_open(&s->rig, &(struct core_rig_config){
 				       .dir = s->dir, .block_bytes = block_bytes, .slots = slots});
 	watching = s;
@@ -288,16 +288,16 @@ static void some_pieces(struct scene *s, uint64_t chunk_bytes, uint64_t unit)
 
 	commit(s, chunk_bytes);
 	for (uint64_t seed = 1; seed <= 60; seed++) {
-		struct dice d = {seed};
-		size_t count = 1 + (size_t)dice_below(&d, COUNT(pieces));
+		struct prng d = {seed};
+		size_t count = 1 + (size_t)prng_below(&d, COUNT(pieces));
 		for (size_t i = 0; i < count; i++) {
-			size_t tensor = (size_t)dice_below(&d, TENSORS);
+			size_t tensor = (size_t)prng_below(&d, TENSORS);
 			uint64_t bytes = (uint64_t)s->shapes[tensor];
 			/* Some end or begin where a chunk does. */
-			uint64_t grain = dice_below(&d, 2) ? 1 : chunk_bytes;
-			uint64_t lo = dice_below(&d, bytes) / grain * grain;
+			uint64_t grain = prng_below(&d, 2) ? 1 : chunk_bytes;
+			uint64_t lo = prng_below(&d, bytes) / grain * grain;
 			uint64_t length = ckpt_min_u64(
-				bytes - lo, (dice_below(&d, 9000) / grain + 1) * grain);
+				bytes - lo, (prng_below(&d, 9000) / grain + 1) * grain);
 			pieces[i] = (struct piece){tensor, lo, length, NULL};
 		}
 		read_pieces(s, pieces, count, unit);
@@ -395,14 +395,14 @@ static void test_own_memory_is_no_share(void **state)
 	struct ckpt_restore *r[2];
 	char *memory[2];
 
-	struct craft_step large = s->step;
+	struct fixture_step large = s->step;
 	large.step = 20;
 	large.chunk_bytes = 20000;
-	craft_commit(&large);
+	fixture_commit(&large);
 	/* Slots for one reader. */
 	commit_for(s, 4096, BLOCK, CKPT_POOL_SLOTS_MIN);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
-		       .path = craft_shard_name(&large, 0),
+		       .path = fixture_shard_name(&large, 0),
 		       .count = IO_FAULT_ALWAYS,
 		       .hold = true});
 	for (size_t i = 0; i < COUNT(r); i++) {
@@ -502,10 +502,10 @@ static void test_nothing_bad_is_copied(void **state)
 		straddling++;
 		s->read_count = 0;
 		s->bad = (struct range){c->offset, c->length};
-		scratch_flip(craft_shard(&s->step, 0), (long)last);
+		scratch_flip(fixture_shard(&s->step, 0), (long)last);
 		assert_int_equal(core_rig_export(&s->rig, 10, scratch_join(s->dir, "copy")),
 			CKPT_EINTEGRITY);
-		scratch_flip(craft_shard(&s->step, 0), (long)last);
+		scratch_flip(fixture_shard(&s->step, 0), (long)last);
 	}
 	assert_true(straddling > 10);
 	assert_int_equal(s->bad_written, 0);
@@ -522,7 +522,7 @@ static void test_changed_chunk(void **state)
 
 	commit(s, 4096);
 	uint64_t header = header_bytes(s);
-	scratch_flip(craft_shard(&s->step, 0), (long)(header + 50000));
+	scratch_flip(fixture_shard(&s->step, 0), (long)(header + 50000));
 	struct ckpt_restore *r = verify(s);
 	assert_int_equal(ckpt_restore_finding_count(r), 1);
 	assert_int_equal(finding(r, 0)->code, CKPT_EINTEGRITY);
@@ -559,7 +559,7 @@ static void test_full(void **state)
 	commit(s, 50);
 	uint64_t header = header_bytes(s);
 	for (uint64_t i = 0; i < CKPT_FINDINGS_MAX; i++)
-		scratch_flip(craft_shard(&s->step, 0), (long)(header + 50 * i));
+		scratch_flip(fixture_shard(&s->step, 0), (long)(header + 50 * i));
 	struct ckpt_restore *r = verify(s);
 	assert_int_equal(ckpt_restore_finding_count(r), CKPT_FINDINGS_MAX);
 	uint64_t last = (header + UINT64_C(50) * (CKPT_FINDINGS_MAX - 1)) / BLOCK;
@@ -640,8 +640,8 @@ static void first_of_findings(struct scene *s, uint64_t chunk_bytes, uint64_t se
 {
 	commit(s, chunk_bytes);
 	uint64_t header = header_bytes(s);
-	scratch_flip(craft_shard(&s->step, 0), (long)(header + 1));
-	scratch_flip(craft_shard(&s->step, 0), (long)(header + second));
+	scratch_flip(fixture_shard(&s->step, 0), (long)(header + 1));
+	scratch_flip(fixture_shard(&s->step, 0), (long)(header + second));
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_READ, .path = SHARD, .nth = 2, .hold = true});
 	struct ckpt_restore *r = verify(s);
@@ -799,7 +799,7 @@ static void sweep_all(struct scene *s, uint64_t chunk_bytes)
 	commit(s, chunk_bytes);
 	sweep(s, CKPT_SINK_MEMORY, 0);
 	sweep(s, CKPT_SINK_NONE, 0);
-	scratch_flip(craft_shard(&s->step, 0), 100000);
+	scratch_flip(fixture_shard(&s->step, 0), 100000);
 	sweep(s, CKPT_SINK_NONE, CKPT_EINTEGRITY);
 }
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/save/save_state.h"
 #include "exchange/exchange_dir.h"
 #include "lib/core_rig.h"

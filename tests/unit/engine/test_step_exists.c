@@ -12,8 +12,8 @@
 
 #include "engine/lineage/step_exists.h"
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define RANKS  2
 #define STEPS  6
@@ -23,14 +23,14 @@ struct scene {
 	char *dir;
 	struct core_rig rank[RANKS]; /* one alone is the first */
 	unsigned world;
-	struct craft_step step; /* the newest: 10 times as many as there are */
+	struct fixture_step step; /* the newest: 10 times as many as there are */
 	struct ckpt_restore *restore[RANKS];
 	float *memory[RANKS];
 };
 
-static struct craft_step step_of(const struct scene *s, uint64_t step)
+static struct fixture_step step_of(const struct scene *s, uint64_t step)
 {
-	struct craft_step one = s->step;
+	struct fixture_step one = s->step;
 
 	one.step = step;
 	return one;
@@ -40,8 +40,8 @@ static struct craft_step step_of(const struct scene *s, uint64_t step)
 static void open_all(struct scene *s, uint64_t newest, unsigned world)
 {
 	for (s->step.step = 10; s->step.step < newest; s->step.step += 10)
-		craft_commit(&s->step);
-	craft_commit(&s->step);
+		fixture_commit(&s->step);
+	fixture_commit(&s->step);
 	s->world = world;
 	core_rig_open_ranks(
 		s->rank, world, &(struct core_rig_config){.dir = s->dir, .timeout_ms = 60000});
@@ -52,8 +52,8 @@ static int set_up(void **state)
 	struct scene *s = calloc(1, sizeof(*s));
 
 	s->dir = scratch_make_in_memory();
-	s->step = craft_one(s->dir, craft_floats(FLOATS));
-	craft_begin(s->dir);
+	s->step = fixture_one(s->dir, fixture_floats(FLOATS));
+	fixture_begin(s->dir);
 	for (unsigned i = 0; i < RANKS; i++)
 		s->memory[i] = calloc(FLOATS, sizeof(float));
 	*state = s;
@@ -76,18 +76,18 @@ static int tear_down(void **state)
 /* As a removal does it, but for the directory, in which a note could be left. */
 static void take_away(struct scene *s, uint64_t step)
 {
-	const struct craft_step one = step_of(s, step);
+	const struct fixture_step one = step_of(s, step);
 
-	assert_int_equal(unlink(craft_manifest(&one)), 0);
-	assert_int_equal(unlink(craft_index(&one, 0)), 0);
-	assert_int_equal(unlink(craft_shard(&one, 0)), 0);
+	assert_int_equal(unlink(fixture_manifest(&one)), 0);
+	assert_int_equal(unlink(fixture_index(&one, 0)), 0);
+	assert_int_equal(unlink(fixture_shard(&one, 0)), 0);
 }
 
 static bool is_noted(const struct scene *s, uint64_t step)
 {
-	const struct craft_step one = step_of(s, step);
+	const struct fixture_step one = step_of(s, step);
 
-	return access(craft_quarantine(&one), F_OK) == 0;
+	return access(fixture_quarantine(&one), F_OK) == 0;
 }
 
 /* Nobody was told that the step is bad, be it in a note, by the engine or by its log. */
@@ -173,8 +173,8 @@ static void test_opening(void **state)
 		assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 30 - 20 * i);
 		take_away(s, 30 - 20 * i);
 		if (i == 1) {
-			const struct craft_step newest = step_of(s, 40);
-			craft_commit(&newest);
+			const struct fixture_step newest = step_of(s, 40);
+			fixture_commit(&newest);
 		}
 		let_go(s, 0);
 		assert_true(core_rig_logged(
@@ -420,7 +420,7 @@ static void abort_of_the_same(struct ckpt_manifest *manifest)
 static void test_replaced(void **state)
 {
 	struct scene *s = *state;
-	struct craft_step step;
+	struct fixture_step step;
 
 	open_all(s, 30, 1);
 	for (unsigned i = 0; i < 3; i++) {
@@ -428,12 +428,12 @@ static void test_replaced(void **state)
 		begin(s, 0, 30 - 10 * i, CKPT_SINK_MEMORY);
 		step = step_of(s, 30 - 10 * i);
 		if (i < 2) {
-			craft_edit(&step, i == 0 ? other_attempt : abort_of_the_same);
+			fixture_edit(&step, i == 0 ? other_attempt : abort_of_the_same);
 		} else {
-			assert_int_equal(unlink(craft_manifest(&step)), 0);
-			craft_abort(s->dir, 1, step.step);
+			assert_int_equal(unlink(fixture_manifest(&step)), 0);
+			fixture_abort(s->dir, 1, step.step);
 		}
-		assert_int_equal(unlink(craft_index(&step, 0)), 0);
+		assert_int_equal(unlink(fixture_index(&step, 0)), 0);
 		let_go(s, 0);
 		assert_int_equal(end(s, 0), CKPT_ENOSTEP);
 		check_not_accused(s, step.step);
@@ -448,7 +448,7 @@ static void test_stale(void **state)
 	open_all(s, 20, 1);
 	hold(s, 0, ".index");
 	begin(s, 0, 20, CKPT_SINK_MEMORY);
-	assert_int_equal(unlink(craft_index(&s->step, 0)), 0);
+	assert_int_equal(unlink(fixture_index(&s->step, 0)), 0);
 	io_fault_clear(&s->rank[0].fault);
 	(void)io_fault_add(&s->rank[0].fault,
 		(struct io_fault_rule){
@@ -477,16 +477,16 @@ static void test_doubtful(void **state)
 static void test_still_there(void **state)
 {
 	struct scene *s = *state;
-	struct craft_step step;
+	struct fixture_step step;
 
 	open_all(s, 30, 1);
 	for (unsigned i = 0; i < 3; i++) {
 		step = step_of(s, 30 - 10 * i);
 		hold(s, 0, ".index");
 		begin(s, 0, step.step, CKPT_SINK_MEMORY);
-		assert_int_equal(unlink(craft_index(&step, 0)), 0);
+		assert_int_equal(unlink(fixture_index(&step, 0)), 0);
 		if (i == 1)
-			scratch_flip(craft_manifest(&step), 20);
+			scratch_flip(fixture_manifest(&step), 20);
 		io_fault_clear(&s->rank[0].fault);
 		if (i == 2)
 			(void)io_fault_add(

@@ -14,18 +14,18 @@
 #include "lib/named.h"
 #include "lib/scratch.h"
 
-#define WORLD CREW_RANKS
+#define WORLD RANK_RIG_RANKS
 
 /* All are there, and rank 0 holds so many bytes of indexes at once. */
-static struct core_rig *open_all(struct crew *s, uint64_t at_once)
+static struct core_rig *open_all(struct rank_rig *s, uint64_t at_once)
 {
-	crew_open_all(s, WORLD, WORLD, 60000);
+	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	s->rank[0].core.config.agree_bytes = at_once;
 	return &s->rank[0];
 }
 
 /* How long the index of rank 0 is; the others' are as long. */
-static uint64_t index_bytes(const struct crew *s)
+static uint64_t index_bytes(const struct rank_rig *s)
 {
 	struct stat st;
 	const char *step = scratch_join(s->dir, "g000001/step-0000000001");
@@ -35,12 +35,12 @@ static uint64_t index_bytes(const struct crew *s)
 }
 
 /* All begin a step, and an answer to rank 0 about the index of rank 1 is held. */
-static void begin_held(struct crew *s, uint64_t step, enum ckpt_io_op op)
+static void begin_held(struct rank_rig *s, uint64_t step, enum ckpt_io_op op)
 {
 	(void)io_fault_add(&s->rank[0].fault,
 		(struct io_fault_rule){.op = op, .path = "rank-00001", .hold = true});
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		crew_begin(s, rank, step);
+		rank_rig_begin(s, rank, step);
 }
 
 /* From now on: how often it is an index that rank 0 reads, which fails. */
@@ -53,7 +53,7 @@ static unsigned watch_reads(struct core_rig *rig)
 /* By windows of one rank, of two, and of more than there are. */
 static void test_same_catalog(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 0);
 
 	named_save(s, WORLD, 1, 1000);
@@ -71,7 +71,7 @@ static void test_same_catalog(void **state)
 
 /* Each rank one number under this name. */
 static void begin_numbers(
-	struct crew *s, uint64_t step, const char *const names[], const uint64_t numbers[])
+	struct rank_rig *s, uint64_t step, const char *const names[], const uint64_t numbers[])
 {
 	const int64_t count = 1;
 
@@ -96,14 +96,14 @@ static void begin_numbers(
 
 /* What rank 0 comes to. */
 static int try_numbers(
-	struct crew *s, uint64_t step, const char *const names[], const uint64_t numbers[])
+	struct rank_rig *s, uint64_t step, const char *const names[], const uint64_t numbers[])
 {
 	int code = 0;
 
 	begin_numbers(s, step, names, numbers);
 	named_wait(s, WORLD);
 	for (uint32_t rank = WORLD; rank-- > 0;)
-		code = crew_end(s, rank);
+		code = rank_rig_end(s, rank);
 	return code;
 }
 
@@ -112,7 +112,7 @@ static void test_once(void **state)
 {
 	static const char *const names[WORLD] = {"a", "b", "c"};
 	static const uint64_t numbers[WORLD] = {1, 2, 3};
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
 	assert_int_equal(try_numbers(s, 1, names, numbers), 0);
@@ -128,11 +128,11 @@ static void test_other_bytes(void **state)
 	static const char *const names[WORLD] = {"a", "b", "a"};
 	static const uint64_t same[WORLD] = {1, 2, 1};
 	static const uint64_t other[WORLD] = {1, 2, 3};
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
 	assert_int_equal(try_numbers(s, 1, names, other), CKPT_EREPLICA);
-	crew_check_says(s, 0, "rank 2 and rank 0 hold different bytes of 'a'");
+	rank_rig_check_says(s, 0, "rank 2 and rank 0 hold different bytes of 'a'");
 	assert_string_equal(rig->err.tensor, "a");
 	assert_int_equal(try_numbers(s, 2, names, same), 0);
 	unsigned rule = io_fault_add(&rig->fault,
@@ -140,7 +140,7 @@ static void test_other_bytes(void **state)
 	assert_int_equal(try_numbers(s, 3, names, same), 0);
 	assert_true(named_same(named_by(s, 1, 2), named_by(s, 1, 3)));
 	assert_int_equal(try_numbers(s, 4, names, other), CKPT_EREPLICA);
-	crew_check_says(s, 0, "they were alike at step 3");
+	rank_rig_check_says(s, 0, "they were alike at step 3");
 	assert_int_equal(rig->fault.hits[rule], 0);
 	assert_int_equal(atomic_load(&rig->core.unchecked), 0);
 	/* One that cannot be read makes no step fail. */
@@ -158,19 +158,19 @@ static void test_other_bytes_late(void **state)
 	static const char *const names[WORLD] = {"a", "b", "a"};
 	static const uint64_t same[WORLD] = {1, 2, 1};
 	static const uint64_t other[WORLD] = {1, 2, 3};
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
 	assert_int_equal(try_numbers(s, 1, names, same), 0);
 	(void)io_fault_add(&rig->fault,
 		(struct io_fault_rule){.op = CKPT_IO_OP_READ, .path = "rank-00000", .hold = true});
 	begin_numbers(s, 2, names, same);
-	crew_sleep(s, 35000);
-	assert_false(crew_ended(s, 0));
+	rank_rig_sleep(s, 35000);
+	assert_false(rank_rig_ended(s, 0));
 	core_rig_let_go(rig);
 	named_wait(s, WORLD);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		assert_int_equal(crew_end(s, rank), 0);
+		assert_int_equal(rank_rig_end(s, rank), 0);
 	assert_true(core_rig_logged(rig, CKPT_LOG_WARN,
 		"bytes of what several of them write was not looked at: there was time to read"));
 	assert_int_equal(atomic_load(&rig->core.unchecked), CKPT_UNCHECKED_BOXES);
@@ -186,7 +186,7 @@ static void test_too_many_boxes(void **state)
 	static const char *const names[WORLD] = {"a", "b", "a"};
 	static const uint64_t same[WORLD] = {1, 2, 1};
 	static const uint64_t other[WORLD] = {1, 2, 3};
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
 	rig->core.config.agree_boxes = 5;
@@ -201,11 +201,11 @@ static void test_too_many_boxes(void **state)
 static void test_apart(void **state)
 {
 	static const size_t floats[WORLD] = {1000, 1000, 999};
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
 	(void)open_all(s, 1);
 	assert_int_equal(named_try(s, WORLD, 1, floats), CKPT_EMISMATCH);
-	crew_check_says(s, 0, "F32 [1000] says rank 0, F32 [999] says rank 2");
+	rank_rig_check_says(s, 0, "F32 [1000] says rank 0, F32 [999] says rank 2");
 	assert_string_equal(s->rank[0].err.tensor, "w0");
 	/* Nothing of it counts. */
 	named_save(s, WORLD, 2, 1000);
@@ -215,7 +215,7 @@ static void test_apart(void **state)
 /* That of one rank cannot be read: the step is as good, nothing is known of it, and it is looked at again. */
 static void test_unreadable(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
 	(void)io_fault_add(&rig->fault,
@@ -234,7 +234,7 @@ static void test_unreadable(void **state)
 static void test_damaged(void **state)
 {
 	static const size_t floats[WORLD] = {1000, 1000, 1000};
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
 	(void)io_fault_add(&rig->fault,
@@ -243,15 +243,15 @@ static void test_damaged(void **state)
 	assert_int_equal(named_try(s, WORLD, 1, floats), CKPT_EINCOMPLETE);
 	io_fault_clear(&rig->fault);
 	begin_held(s, 2, CKPT_IO_OP_OPEN);
-	crew_sleep(s, 200);
+	rank_rig_sleep(s, 200);
 	assert_non_null(rig->fault.tap.held);
 	scratch_flip(scratch_join(s->dir, rig->fault.tap.held->path), 60);
 	core_rig_let_go(rig);
-	crew_sleep(s, 200);
-	assert_int_equal(crew_end(s, 0), CKPT_EINTEGRITY);
-	crew_check_says(s, 0, "nobody could read it");
+	rank_rig_sleep(s, 200);
+	assert_int_equal(rank_rig_end(s, 0), CKPT_EINTEGRITY);
+	rank_rig_check_says(s, 0, "nobody could read it");
 	for (uint32_t rank = 1; rank < WORLD; rank++)
-		assert_int_equal(crew_end(s, rank), CKPT_EABORTED);
+		assert_int_equal(rank_rig_end(s, rank), CKPT_EABORTED);
 	io_fault_clear(&rig->fault);
 	named_save(s, WORLD, 3, 1000);
 }
@@ -259,7 +259,7 @@ static void test_damaged(void **state)
 /* No catalog can hold it: the step is as good, and it is not looked at with every step. */
 static void test_too_large(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
 	rig->core.config.catalog_limits.file_bytes = 10;
@@ -277,7 +277,7 @@ static void test_too_large(void **state)
 /* Nor is there so much memory for names: the same. */
 static void test_names_too_large(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
 	rig->core.config.catalog_limits.names_bytes = 100;
@@ -294,9 +294,9 @@ static void test_names_too_large(void **state)
 /* Of indexes that lie in the stores of other nodes none is held, however long they are. */
 static void test_other_nodes(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	crew_open_all(s, 2, 2, 60000);
+	rank_rig_open_all(s, 2, 2, 60000);
 	struct ckpt_core *core = &s->rank[0].core;
 	named_save(s, 2, 1, 1000);
 	for (uint32_t rank = 0; rank < 2; rank++) {
@@ -324,9 +324,9 @@ static void test_nothing_here(void **state)
 	struct ckpt_select pick = {
 		.chosen = {.generation = 1, .step = 7}, .manifest = {.world = 2, .ranks = ranks}};
 	struct ckpt_error err = {.size = sizeof(err)};
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 
-	crew_open(s, 0, 1, 60000);
+	rank_rig_open(s, 0, 1, 60000);
 	s->rank[0].core.marker.shared = false;
 	struct ckpt_schema_survey survey = {.core = &s->rank[0].core,
 		.pick = &pick,
@@ -345,16 +345,16 @@ static void test_nothing_here(void **state)
 /* It takes its time: the step is as good, and that is not tried with every step. */
 static void test_late(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
 	begin_held(s, 1, CKPT_IO_OP_READ);
-	crew_sleep(s, 35000);
-	assert_false(crew_ended(s, 0));
+	rank_rig_sleep(s, 35000);
+	assert_false(rank_rig_ended(s, 0));
 	core_rig_let_go(rig);
 	named_wait(s, WORLD);
 	for (uint32_t rank = 0; rank < WORLD; rank++)
-		assert_int_equal(crew_end(s, rank), 0);
+		assert_int_equal(rank_rig_end(s, rank), 0);
 	assert_true(core_rig_logged(
 		rig, CKPT_LOG_WARN, "there was time to read the indexes of 2 of 3 ranks"));
 	assert_int_equal(named_by(s, 1, 1).bytes, 0);
@@ -371,16 +371,16 @@ static void test_late(void **state)
 /* The deadline comes while indexes are read: nothing is left of the save, and the next one is good. */
 static void test_deadline(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 
 	begin_held(s, 1, CKPT_IO_OP_READ);
-	crew_sleep(s, 61000);
+	rank_rig_sleep(s, 61000);
 	core_rig_let_go(rig);
-	crew_sleep(s, 1000);
+	rank_rig_sleep(s, 1000);
 	for (uint32_t rank = 0; rank < WORLD; rank++) {
-		assert_true(crew_ended(s, rank));
-		int code = crew_end(s, rank);
+		assert_true(rank_rig_ended(s, rank));
+		int code = rank_rig_end(s, rank);
 		assert_true(code == -ETIMEDOUT || (rank > 0 && code == CKPT_EABORTED));
 	}
 	io_fault_clear(&rig->fault);
@@ -391,7 +391,7 @@ static void test_deadline(void **state)
 /* Without memory it is not found out, and the step is as good; at the next one there may be some. */
 static void test_no_memory(void **state)
 {
-	struct crew *s = *state;
+	struct rank_rig *s = *state;
 	struct core_rig *rig = open_all(s, 1);
 	size_t all = 0;
 	unsigned without = 0;
@@ -406,9 +406,9 @@ static void test_no_memory(void **state)
 		(void)core_rig_post(rig, s->save[0]);
 		named_wait(s, WORLD);
 		all = ckpt_max_u64(all, core_rig_allocations(rig));
-		int code = crew_end(s, 0);
+		int code = rank_rig_end(s, 0);
 		for (uint32_t rank = 1; rank < WORLD; rank++)
-			(void)crew_end(s, rank);
+			(void)rank_rig_end(s, rank);
 		if (code < 0 || !core_rig_logged(rig, CKPT_LOG_WARN, "was not looked at"))
 			continue;
 		without++;
@@ -422,21 +422,28 @@ static void test_no_memory(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test_setup_teardown(test_same_catalog, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_once, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_other_bytes, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_other_bytes_late, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_too_many_boxes, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_apart, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_unreadable, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_damaged, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_too_large, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_names_too_large, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_other_nodes, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_nothing_here, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_late, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_deadline, crew_setup, crew_teardown),
-		cmocka_unit_test_setup_teardown(test_no_memory, crew_setup, crew_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_same_catalog, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_once, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_other_bytes, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_other_bytes_late, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_too_many_boxes, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_apart, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_unreadable, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_damaged, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_too_large, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_names_too_large, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_other_nodes, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(
+			test_nothing_here, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_late, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_deadline, rank_rig_setup, rank_rig_teardown),
+		cmocka_unit_test_setup_teardown(test_no_memory, rank_rig_setup, rank_rig_teardown),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

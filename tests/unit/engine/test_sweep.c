@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "lib/core_rig.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
 #include "lib/slice.h"
+#include "lib/store_fixture.h"
 
 #define FLOATS 20000
 #define SLICES 4
@@ -26,18 +26,18 @@ struct life {
 	uint64_t acked; /* newest step that must be there */
 };
 
-static void craft(struct life *l)
+static void fixture(struct life *l)
 {
-	struct craft_step step = craft_one(l->dir, craft_floats(FLOATS));
+	struct fixture_step step = fixture_one(l->dir, fixture_floats(FLOATS));
 
-	craft_begin(l->dir);
-	craft_commit(&step);
+	fixture_begin(l->dir);
+	fixture_commit(&step);
 	step.step = 20;
-	craft_commit(&step);
+	fixture_commit(&step);
 	/* One that its process did not live to decide. */
 	step.step = 30;
-	craft_commit(&step);
-	assert_int_equal(unlink(craft_manifest(&step)), 0);
+	fixture_commit(&step);
+	assert_int_equal(unlink(fixture_manifest(&step)), 0);
 	/* And one that died with its claim. */
 	assert_int_equal(mkdir(scratch_join(l->dir, "g000002"), 0777), 0);
 	l->acked = 20;
@@ -48,7 +48,7 @@ static void set_up(struct life *l, const struct core_rig_config *config)
 	struct core_rig_config with = *config;
 
 	l->dir = scratch_make_in_memory();
-	craft(l);
+	fixture(l);
 	with.dir = l->dir;
 	core_rig_make(&l->rig, &with);
 }
@@ -88,8 +88,8 @@ static void doubt(struct life *l)
 {
 	struct core_rig *rig = &l->rig;
 
-	scratch_flip(
-		craft_shard(&(struct craft_step){.dir = l->dir, .generation = 1, .step = 20}, 0),
+	scratch_flip(fixture_shard(
+			     &(struct fixture_step){.dir = l->dir, .generation = 1, .step = 20}, 0),
 		60000);
 	l->acked = 10;
 	if (core_rig_open_store(rig) < 0)

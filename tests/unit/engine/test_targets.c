@@ -12,10 +12,10 @@
 #include <time.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "engine/reshard/target_binder.h"
 #include "format/dtype.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 #define TENSORS 12
 #define TARGETS 24
@@ -40,7 +40,7 @@ static void unite(struct world *w)
 	assert_int_equal(ckpt_tensor_map_build(&list, 1, NULL, &w->tensor_map), 0);
 }
 
-static void make_world(struct world *w, struct dice *d, uint64_t chunk_bytes)
+static void make_world(struct world *w, struct prng *d, uint64_t chunk_bytes)
 {
 	struct ckpt_tensor tensors[TENSORS];
 	char alias[] = "tied";
@@ -49,10 +49,10 @@ static void make_world(struct world *w, struct dice *d, uint64_t chunk_bytes)
 	for (size_t i = 0; i < TENSORS; i++) {
 		(void)snprintf(w->names[i], sizeof(w->names[i]), "layer.%zu", i);
 		for (size_t k = 0; k < 3; k++)
-			w->shapes[i][k] = (int64_t)dice_below(d, i == 5 ? 1 : 14);
+			w->shapes[i][k] = (int64_t)prng_below(d, i == 5 ? 1 : 14);
 		tensors[i] = (struct ckpt_tensor){.size = sizeof(tensors[i]),
 			.name = w->names[i],
-			.dtype = dtypes[dice_below(d, 5)],
+			.dtype = dtypes[prng_below(d, 5)],
 			.ndim = 3,
 			.shape = w->shapes[i]};
 	}
@@ -60,7 +60,7 @@ static void make_world(struct world *w, struct dice *d, uint64_t chunk_bytes)
 		ckpt_layout_build(tensors, TENSORS, aliases, 1, chunk_bytes, NULL, &w->layout), 0);
 	w->shard = malloc(w->layout->bytes);
 	for (uint64_t i = 0; i < w->layout->bytes; i++)
-		w->shard[i] = (char)dice_next(d);
+		w->shard[i] = (char)prng_next(d);
 	unite(w);
 }
 
@@ -150,14 +150,14 @@ struct goal {
 
 /* Strides of a permutation of the dimensions, with gaps; some negative. Returns element [0,0,0]'s place. */
 static size_t random_strides(
-	struct dice *d, const int64_t *shape, int64_t *strides, size_t *ret_room)
+	struct prng *d, const int64_t *shape, int64_t *strides, size_t *ret_room)
 {
 	size_t order[3] = {0, 1, 2};
-	int64_t step = 1 + (int64_t)dice_below(d, 2);
+	int64_t step = 1 + (int64_t)prng_below(d, 2);
 	size_t start = 0;
 
 	for (size_t i = 2; i > 0; i--) {
-		size_t k = dice_below(d, i + 1);
+		size_t k = prng_below(d, i + 1);
 		size_t t = order[i];
 		order[i] = order[k];
 		order[k] = t;
@@ -165,13 +165,13 @@ static size_t random_strides(
 	*ret_room = 1;
 	for (size_t i = 0; i < 3; i++) {
 		int64_t n = shape[order[i]];
-		bool back = dice_below(d, 4) == 0;
+		bool back = prng_below(d, 4) == 0;
 		strides[order[i]] = back ? -step : step;
 		if (n > 0) {
 			*ret_room += (size_t)(step * (n - 1));
 			start += back ? (size_t)(step * (n - 1)) : 0;
 		}
-		step = step * (n > 0 ? n : 1) + (int64_t)dice_below(d, 3);
+		step = step * (n > 0 ? n : 1) + (int64_t)prng_below(d, 3);
 	}
 	return start;
 }
@@ -200,37 +200,37 @@ static void expect_box(struct goal *g, size_t start, const char *tensor)
 }
 
 /* A box of the tensor, or all of it. */
-static void choose_box(struct dice *d, struct goal *g, struct ckpt_target *t)
+static void choose_box(struct prng *d, struct goal *g, struct ckpt_target *t)
 {
 	memcpy(g->shape, g->entry->shape, sizeof(g->shape));
 	memset(g->start, 0, sizeof(g->start));
 	t->dtype = g->entry->dtype;
 	t->ndim = 3;
 	t->shape = g->shape;
-	if (dice_below(d, 3) == 0)
+	if (prng_below(d, 3) == 0)
 		return;
 	for (size_t i = 0; i < 3; i++) {
-		if (dice_below(d, 3) == 0)
+		if (prng_below(d, 3) == 0)
 			continue;
-		g->start[i] = (int64_t)dice_below(d, (uint64_t)g->shape[i] + 1);
-		g->shape[i] = (int64_t)dice_below(d, (uint64_t)(g->shape[i] - g->start[i]) + 1);
+		g->start[i] = (int64_t)prng_below(d, (uint64_t)g->shape[i] + 1);
+		g->shape[i] = (int64_t)prng_below(d, (uint64_t)(g->shape[i] - g->start[i]) + 1);
 	}
 	t->start = g->start;
 }
 
 /* A length by which a range ends about where a chunk does. */
-static uint64_t near_cut(struct world *w, struct dice *d, uint64_t from, uint64_t length)
+static uint64_t near_cut(struct world *w, struct prng *d, uint64_t from, uint64_t length)
 {
 	const struct ckpt_chunk *c =
 		&w->layout->chunks[ckpt_layout_chunk_at(w->layout, from + length - 1)];
-	uint64_t end = c->offset + dice_below(d, 3) - 1;
+	uint64_t end = c->offset + prng_below(d, 3) - 1;
 
 	return end > from && end - from < length ? end - from : length;
 }
 
-static void make_goal(struct world *w, struct dice *d, struct goal *g, struct ckpt_target *t)
+static void make_goal(struct world *w, struct prng *d, struct goal *g, struct ckpt_target *t)
 {
-	size_t pick = dice_below(d, TENSORS + 1);
+	size_t pick = prng_below(d, TENSORS + 1);
 	const char *name = pick == TENSORS ? "tied" : w->names[pick];
 	size_t start = 0;
 
@@ -238,8 +238,8 @@ static void make_goal(struct world *w, struct dice *d, struct goal *g, struct ck
 	g->bytes = 0;
 	*t = (struct ckpt_target){.size = sizeof(*t), .name = name};
 	uint32_t item = ckpt_dtype_bytes(g->entry->dtype);
-	bool box = dice_below(d, 2);
-	if (box && dice_below(d, 2)) {
+	bool box = prng_below(d, 2);
+	if (box && prng_below(d, 2)) {
 		choose_box(d, g, t);
 		start = random_strides(d, g->shape, g->strides, &g->room);
 		t->strides = g->strides;
@@ -250,9 +250,9 @@ static void make_goal(struct world *w, struct dice *d, struct goal *g, struct ck
 		g->strides[1] = g->shape[2];
 		g->strides[2] = 1;
 	} else {
-		t->offset = dice_below(d, g->entry->nbytes + 1);
-		t->length = dice_below(d, g->entry->nbytes - t->offset + 1);
-		if (t->length > 2 && dice_below(d, 2))
+		t->offset = prng_below(d, g->entry->nbytes + 1);
+		t->length = prng_below(d, g->entry->nbytes - t->offset + 1);
+		if (t->length > 2 && prng_below(d, 2))
 			t->length = near_cut(w, d, g->entry->offset + t->offset, t->length);
 		g->bytes = t->length ? t->length : g->entry->nbytes - t->offset;
 		g->room = g->bytes;
@@ -323,12 +323,12 @@ static void test_delivery(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 200; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct world w;
 		struct goal goals[TARGETS];
 		struct ckpt_target asked[TARGETS];
 		struct ckpt_target_binder binder;
-		uint64_t chunk_bytes = 1 + dice_below(&d, 3000);
+		uint64_t chunk_bytes = 1 + prng_below(&d, 3000);
 		uint64_t expected = 0;
 
 		make_world(&w, &d, chunk_bytes);
@@ -342,7 +342,7 @@ static void test_delivery(void **state)
 					 &binder, asked + TARGETS / 2, TARGETS - TARGETS / 2, NULL),
 			0);
 		check_want(&w, &binder.ranks[0], goals, asked, TARGETS);
-		uint32_t block_bytes = (uint32_t)(chunk_bytes + dice_below(&d, 6000));
+		uint32_t block_bytes = (uint32_t)(chunk_bytes + prng_below(&d, 6000));
 		assert_int_equal(deliver(&w, &binder.ranks[0], block_bytes), expected);
 		for (size_t i = 0; i < TARGETS; i++) {
 			assert_memory_equal(goals[i].data, goals[i].expected, goals[i].room);
@@ -359,7 +359,7 @@ static char memory[1 << 16];
 
 static int setup(void **state)
 {
-	struct dice d = {7};
+	struct prng d = {7};
 
 	(void)state;
 	make_world(&plain, &d, 1024);

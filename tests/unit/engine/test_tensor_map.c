@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "engine/reshard/tensor_map.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 
 #define RANKS_MAX   8
 #define TENSORS_MAX 12
@@ -107,7 +107,7 @@ struct truth {
 	size_t parts[TENSORS_MAX];
 };
 
-static void make_truth(struct truth *t, struct dice *d)
+static void make_truth(struct truth *t, struct prng *d)
 {
 	static const uint32_t dtypes[] = {CKPT_U8, CKPT_BF16, CKPT_F32, CKPT_F64, CKPT_C128};
 
@@ -115,14 +115,14 @@ static void make_truth(struct truth *t, struct dice *d)
 	for (size_t i = 0; i < TENSORS_MAX; i++) {
 		(void)snprintf(t->names[i], sizeof(t->names[i]), "t.%llu",
 			(unsigned long long)(i * 7919 % 100));
-		t->dtypes[i] = dtypes[dice_below(d, 5)];
-		t->ndim[i] = (uint32_t)dice_below(d, 5);
+		t->dtypes[i] = dtypes[prng_below(d, 5)];
+		t->ndim[i] = (uint32_t)prng_below(d, 5);
 		for (uint32_t k = 0; k < t->ndim[i]; k++)
-			t->shapes[i][k] = (int64_t)dice_below(d, 5);
+			t->shapes[i][k] = (int64_t)prng_below(d, 5);
 	}
 }
 
-static void make_rank(struct ranks *ranks, struct truth *t, struct dice *d)
+static void make_rank(struct ranks *ranks, struct truth *t, struct prng *d)
 {
 	struct ckpt_tensor tensors[TENSORS_MAX];
 	int64_t starts[TENSORS_MAX][4];
@@ -132,14 +132,14 @@ static void make_rank(struct ranks *ranks, struct truth *t, struct dice *d)
 	size_t n = 0;
 
 	for (size_t i = 0; i < TENSORS_MAX; i++) {
-		if (dice_below(d, 3) == 0)
+		if (prng_below(d, 3) == 0)
 			continue;
 		for (uint32_t k = 0; k < t->ndim[i]; k++) {
-			starts[n][k] = (int64_t)dice_below(d, (uint64_t)t->shapes[i][k] + 1);
-			shapes[n][k] = (int64_t)dice_below(
+			starts[n][k] = (int64_t)prng_below(d, (uint64_t)t->shapes[i][k] + 1);
+			shapes[n][k] = (int64_t)prng_below(
 				d, (uint64_t)(t->shapes[i][k] - starts[n][k]) + 1);
 		}
-		bool all = dice_below(d, 4) == 0;
+		bool all = prng_below(d, 4) == 0;
 		tensors[n] = (struct ckpt_tensor){.name = t->names[i],
 			.dtype = t->dtypes[i],
 			.ndim = t->ndim[i],
@@ -149,7 +149,7 @@ static void make_rank(struct ranks *ranks, struct truth *t, struct dice *d)
 		t->parts[i]++;
 		n++;
 		/* Every other rank calls it by a second name, too. */
-		if (i == 3 && dice_below(d, 2))
+		if (i == 3 && prng_below(d, 2))
 			aliases[alias_count++] = (struct ckpt_alias){(char *)"tied", t->names[i]};
 	}
 	add_rank(ranks, tensors, n, aliases, alias_count);
@@ -192,7 +192,7 @@ static void test_random(void **state)
 {
 	(void)state;
 	for (uint64_t seed = 1; seed <= 600; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		struct ranks ranks = {0};
 		struct ckpt_tensor_map *w = NULL;
 		struct truth t;
@@ -200,7 +200,7 @@ static void test_random(void **state)
 		bool tied = false;
 
 		make_truth(&t, &d);
-		for (uint64_t i = 1 + dice_below(&d, RANKS_MAX); i > 0; i--)
+		for (uint64_t i = 1 + prng_below(&d, RANKS_MAX); i > 0; i--)
 			make_rank(&ranks, &t, &d);
 		assert_int_equal(ckpt_tensor_map_build(ranks.list, ranks.world, NULL, &w), 0);
 		for (size_t i = 0; i < TENSORS_MAX; i++) {

@@ -11,8 +11,8 @@
 
 #include "engine/lineage/open.h"
 #include "lib/bucket_core.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 #define BYTES 60000
 #define BLOCK 8192
@@ -26,7 +26,7 @@
 struct scene {
 	char *dir;
 	struct bucket_core b;
-	struct craft_step step;
+	struct fixture_step step;
 	/* What happens to requests to remove a file of the step, from this one on; the first is 1. */
 	struct fault_rule fault;
 	unsigned first;
@@ -83,10 +83,10 @@ static int set_up_copy(void **state)
 	struct scene *s = need(sizeof(*s));
 
 	s->dir = scratch_make_in_memory();
-	craft_begin(s->dir);
-	s->step = craft_one(s->dir, craft_bytes(BYTES));
+	fixture_begin(s->dir);
+	s->step = fixture_one(s->dir, fixture_bytes(BYTES));
 	s->step.chunk_bytes = BLOCK / 2;
-	craft_commit(&s->step);
+	fixture_commit(&s->step);
 	bucket_core_begin(&s->b);
 	s->b.http.judge = judge;
 	s->b.http.user = s;

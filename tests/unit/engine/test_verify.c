@@ -10,13 +10,13 @@
 #include <unistd.h>
 
 #include "engine/shard/findings.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "lib/reading.h"
 
 /* A second store in the same directory's place: every rank of `world` writes step 50. */
-static struct craft_step commit_world(struct reading *t, uint32_t world, uint64_t chunk_bytes)
+static struct fixture_step commit_world(struct reading *t, uint32_t world, uint64_t chunk_bytes)
 {
-	struct craft_step step = t->steps[2];
+	struct fixture_step step = t->steps[2];
 
 	step.step = 50;
 	step.world = world;
@@ -44,10 +44,10 @@ static void test_good(void **state)
 	assert_int_equal(finding(r, 0)->code, 0);
 	assert_int_equal(ckpt_restore_finding(r, 0)->step, 30);
 	assert_int_equal(ckpt_restore_finding(r, 0)->generation, 1);
-	assert_string_equal(finding(r, 0)->file, craft_shard_name(&t->steps[2], 0));
+	assert_string_equal(finding(r, 0)->file, fixture_shard_name(&t->steps[2], 0));
 	ckpt_restore_counters(r, &done, &total);
 	struct stat st;
-	assert_int_equal(stat(craft_shard(&t->steps[2], 0), &st), 0);
+	assert_int_equal(stat(fixture_shard(&t->steps[2], 0), &st), 0);
 	assert_int_equal(total, st.st_size);
 	assert_int_equal(done, total);
 	rig_free(r);
@@ -58,15 +58,15 @@ static void test_good(void **state)
 static void test_any_byte(void **state)
 {
 	struct reading *t = *state;
-	const char *path = craft_shard(&t->steps[2], 0);
+	const char *path = fixture_shard(&t->steps[2], 0);
 	struct ckpt_restore *open = rig_restore(&t->rig, 30);
 	const struct ckpt_layout *layout = ckpt_restore_index(open)->layout;
 	size_t files = scratch_count(t->dir);
 
 	for (uint64_t seed = 1; seed <= 60; seed++) {
-		struct dice d = {seed};
+		struct prng d = {seed};
 		/* Every third time a byte of the header. */
-		uint64_t at = dice_below(&d, seed % 3 ? layout->bytes : layout->header_bytes);
+		uint64_t at = prng_below(&d, seed % 3 ? layout->bytes : layout->header_bytes);
 		const struct ckpt_chunk *chunk = &layout->chunks[ckpt_layout_chunk_at(layout, at)];
 		scratch_flip(path, (long)at);
 		struct ckpt_restore *r = rig_verify(&t->rig, 30);
@@ -88,19 +88,19 @@ static void test_any_byte(void **state)
 static void test_many_bad(void **state)
 {
 	struct reading *t = *state;
-	const char *path = craft_shard(&t->steps[2], 0);
+	const char *path = fixture_shard(&t->steps[2], 0);
 	struct ckpt_restore *open = rig_restore(&t->rig, 30);
 	const struct ckpt_layout *layout = ckpt_restore_index(open)->layout;
 	bool *bad = calloc(layout->chunk_count, sizeof(*bad));
-	struct dice d = {5};
+	struct prng d = {5};
 	size_t count = 0;
 
 	for (size_t i = 0; i < layout->chunk_count; i++) {
-		bad[i] = i == 0 || dice_below(&d, 3) == 0;
+		bad[i] = i == 0 || prng_below(&d, 3) == 0;
 		count += bad[i];
 		const struct ckpt_chunk *c = &layout->chunks[i];
 		if (bad[i])
-			scratch_flip(path, (long)(c->offset + dice_below(&d, c->length)));
+			scratch_flip(path, (long)(c->offset + prng_below(&d, c->length)));
 	}
 	struct ckpt_restore *r = rig_verify(&t->rig, 30);
 	assert_int_equal(rig_wait(r), CKPT_EINTEGRITY);
@@ -117,12 +117,12 @@ static void test_many_bad(void **state)
 static void test_too_many(void **state)
 {
 	struct reading *t = *state;
-	struct craft_step step = commit_world(t, 1, 256);
+	struct fixture_step step = commit_world(t, 1, 256);
 	struct stat st;
 
-	assert_int_equal(stat(craft_shard(&step, 0), &st), 0);
-	assert_int_equal(truncate(craft_shard(&step, 0), 0), 0);
-	assert_int_equal(truncate(craft_shard(&step, 0), st.st_size), 0);
+	assert_int_equal(stat(fixture_shard(&step, 0), &st), 0);
+	assert_int_equal(truncate(fixture_shard(&step, 0), 0), 0);
+	assert_int_equal(truncate(fixture_shard(&step, 0), st.st_size), 0);
 	struct ckpt_restore *r = rig_verify(&t->rig, 50);
 	assert_int_equal(rig_wait(r), CKPT_EINTEGRITY);
 	assert_int_equal(ckpt_restore_finding_count(r), CKPT_FINDINGS_MAX);
@@ -133,12 +133,12 @@ static void test_too_many(void **state)
 static void test_ranks(void **state)
 {
 	struct reading *t = *state;
-	struct craft_step step = commit_world(t, 6, READING_CHUNK);
+	struct fixture_step step = commit_world(t, 6, READING_CHUNK);
 
-	assert_int_equal(unlink(craft_shard(&step, 1)), 0);
-	assert_int_equal(unlink(craft_index(&step, 2)), 0);
-	scratch_flip(craft_shard(&step, 3), 5000);
-	assert_int_equal(truncate(craft_shard(&step, 4), 5000), 0);
+	assert_int_equal(unlink(fixture_shard(&step, 1)), 0);
+	assert_int_equal(unlink(fixture_index(&step, 2)), 0);
+	scratch_flip(fixture_shard(&step, 3), 5000);
+	assert_int_equal(truncate(fixture_shard(&step, 4), 5000), 0);
 	struct ckpt_restore *r = rig_verify(&t->rig, 50);
 	assert_int_equal(rig_wait(r), CKPT_EINCOMPLETE);
 	assert_int_equal(ckpt_restore_failure(r)->rank, 1);
@@ -150,7 +150,7 @@ static void test_ranks(void **state)
 		assert_int_equal(finding(r, i)->code, codes[i]);
 		assert_int_equal(finding(r, i)->rank, i);
 	}
-	assert_string_equal(finding(r, 2)->file, craft_index_name(&step, 2));
+	assert_string_equal(finding(r, 2)->file, fixture_index_name(&step, 2));
 	assert_non_null(strstr(finding(r, 1)->message, "node-1"));
 	rig_free(r);
 }
@@ -159,7 +159,7 @@ static void test_manifest(void **state)
 {
 	struct reading *t = *state;
 
-	scratch_flip(craft_manifest(&t->steps[1]), 40);
+	scratch_flip(fixture_manifest(&t->steps[1]), 40);
 	struct ckpt_restore *r = rig_verify(&t->rig, 20);
 	assert_int_equal(rig_wait(r), CKPT_EINTEGRITY);
 	assert_int_equal(ckpt_restore_finding_count(r), 1);
@@ -181,7 +181,7 @@ static void test_long_header(void **state)
 	static int64_t shape = 1;
 	static const char byte = 'x';
 	struct ckpt_tensor *tensors = calloc(MANY, sizeof(*tensors));
-	struct craft_step step = t->steps[2];
+	struct fixture_step step = t->steps[2];
 
 	for (size_t i = 0; i < MANY; i++) {
 		(void)snprintf(names[i], sizeof(names[i]), "a.rather.long.name.of.tensor.%zu", i);
@@ -196,11 +196,11 @@ static void test_long_header(void **state)
 	step.tensors = tensors;
 	step.count = MANY;
 	step.alias = NULL;
-	craft_commit(&step);
+	fixture_commit(&step);
 	struct ckpt_restore *r = rig_verify(&t->rig, 60);
 	assert_int_equal(rig_wait(r), 0);
 	rig_free(r);
-	scratch_flip(craft_shard(&step, 0), 2 * READING_BLOCK + 5);
+	scratch_flip(fixture_shard(&step, 0), 2 * READING_BLOCK + 5);
 	r = rig_verify(&t->rig, 60);
 	assert_int_equal(rig_wait(r), CKPT_EINTEGRITY);
 	assert_int_equal(ckpt_restore_finding_count(r), 1);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "exchange/exchange_dir.h"
 #include "lib/hang_inbox.h"
 #include "lib/io_fault.h"

@@ -14,8 +14,8 @@
 
 #include "base/thread.h"
 #include "lib/confine.h"
-#include "lib/dice.h"
 #include "lib/io_rig.h"
+#include "lib/prng.h"
 #include "lib/test.h"
 
 #define PAGE     4096
@@ -62,12 +62,12 @@ static int64_t open_new(struct io_rig *rig, const char *path)
 	return fd;
 }
 
-static void shuffle(unsigned *order, unsigned count, struct dice *dice)
+static void shuffle(unsigned *order, unsigned count, struct prng *prng)
 {
 	for (unsigned i = 0; i < count; i++)
 		order[i] = i;
 	for (unsigned i = count - 1; i > 0; i--) {
-		unsigned j = (unsigned)dice_below(dice, i + 1);
+		unsigned j = (unsigned)prng_below(prng, i + 1);
 		unsigned swap = order[i];
 		order[i] = order[j];
 		order[j] = swap;
@@ -91,12 +91,12 @@ static size_t place_of(unsigned n)
 
 /* Transfers of different lengths, submitted in any order, in one go. */
 static void move_all(
-	struct io_rig *rig, enum ckpt_io_op op, int64_t fd, char *memory, struct dice *dice)
+	struct io_rig *rig, enum ckpt_io_op op, int64_t fd, char *memory, struct prng *prng)
 {
 	struct rig_req *reqs = calloc(REQUESTS, sizeof(*reqs));
 	unsigned order[REQUESTS];
 
-	shuffle(order, REQUESTS, dice);
+	shuffle(order, REQUESTS, prng);
 	for (unsigned i = 0; i < REQUESTS; i++) {
 		unsigned n = order[i];
 		reqs[n].req = (struct ckpt_io_req){.op = op,
@@ -116,17 +116,17 @@ static void move_all(
 
 static void all_at_once(struct io_rig *rig)
 {
-	struct dice dice = {.state = 7};
+	struct prng prng = {.state = 7};
 	size_t size = place_of(REQUESTS);
 	char *memory = rig_pages(size);
 	int64_t fd = open_new(rig, "f");
 
 	for (unsigned n = 0; n < REQUESTS; n++)
 		rig_fill(memory + place_of(n), length_of(n), n);
-	move_all(rig, CKPT_IO_OP_WRITE, fd, memory, &dice);
+	move_all(rig, CKPT_IO_OP_WRITE, fd, memory, &prng);
 	assert_int_equal(io_rig_fd(rig, CKPT_IO_OP_FDATASYNC, fd, 0), 0);
 	memset(memory, 0xee, size);
-	move_all(rig, CKPT_IO_OP_READ, fd, memory, &dice);
+	move_all(rig, CKPT_IO_OP_READ, fd, memory, &prng);
 	for (unsigned n = 0; n < REQUESTS; n++)
 		assert_true(rig_filled(memory + place_of(n), length_of(n), n));
 	assert_int_equal(io_rig_fd(rig, CKPT_IO_OP_CLOSE, fd, 0), 0);

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "base/thread.h"
-#include "lib/dice.h"
 #include "lib/hang_inbox.h"
 #include "lib/http_rig.h"
+#include "lib/prng.h"
 #include "lib/scratch.h"
 #include "lib/test.h"
 
@@ -272,7 +272,7 @@ static void test_cancel_races(void **state)
 	const struct ckpt_http_config config = {.connections = 6, .threads = 2};
 	static struct http_ask asks[AHEAD];
 	static char body[40000];
-	struct dice dice = {.state = 6};
+	struct prng prng = {.state = 6};
 	struct http_rig rig;
 	unsigned done = 0;
 	unsigned cancelled = 0;
@@ -285,18 +285,18 @@ static void test_cancel_races(void **state)
 		for (unsigned i = 0; i < AHEAD; i++) {
 			http_ask_init(&asks[i], &rig, CKPT_HTTP_PUT);
 			asks[i].req.body = body;
-			asks[i].req.body_length = dice_below(&dice, sizeof(body));
+			asks[i].req.body_length = prng_below(&prng, sizeof(body));
 			http_ask_submit(&asks[i]);
-			unsigned other = (unsigned)dice_below(&dice, i + 1);
-			if (dice_below(&dice, 3) == 0)
+			unsigned other = (unsigned)prng_below(&prng, i + 1);
+			if (prng_below(&prng, 3) == 0)
 				ckpt_http_cancel(rig.http, &asks[other].req);
-			if (dice_below(&dice, 16) == 0)
-				ckpt_http_widen(rig.http, 1 + (unsigned)dice_below(&dice, 6));
+			if (prng_below(&prng, 16) == 0)
+				ckpt_http_widen(rig.http, 1 + (unsigned)prng_below(&prng, 6));
 		}
 		for (unsigned i = 0; i < AHEAD; i++) {
-			if (dice_below(&dice, 4) == 0)
+			if (prng_below(&prng, 4) == 0)
 				ckpt_http_cancel(rig.http, &asks[i].req);
-			if (dice_below(&dice, 4) == 0)
+			if (prng_below(&prng, 4) == 0)
 				http_rig_wait(
 					&rig, rig.came_back + (rig.came_back < before + AHEAD));
 		}

@@ -2,7 +2,7 @@
 /* Bytes per second, on a clock of the test's own. */
 #include "net/rate.h"
 
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "lib/test.h"
 
 #define SECOND UINT64_C(1000000000)
@@ -25,14 +25,14 @@ static void test_bound_holds(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(rates); i++) {
 		struct ckpt_rate rate = {.bytes_per_s = rates[i]};
-		struct dice dice = {.state = i};
+		struct prng prng = {.state = i};
 		uint64_t start_ns = 77 * SECOND;
 		uint64_t now_ns = start_ns;
 		uint64_t piece = ckpt_rate_piece(&rate, 262144);
 		uint64_t taken = 0;
 		uint64_t last = 0;
 		for (int n = 0; n < 20000; n++) {
-			uint64_t want = 1 + dice_below(&dice, piece);
+			uint64_t want = 1 + prng_below(&prng, piece);
 			uint64_t again_ns = ckpt_rate_take(&rate, now_ns, want);
 			if (again_ns != 0) {
 				assert_true(again_ns > now_ns);

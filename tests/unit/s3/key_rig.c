@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "lib/scratch.h"
 
 static uint64_t now(struct ckpt_env *env)
@@ -102,17 +102,17 @@ void key_rig_set(struct key_rig *rig, const char *line)
 
 int key_rig_open(struct key_rig *rig)
 {
-	struct ckpt_s3_credentials_config config = {
+	struct ckpt_s3_credential_cache_config config = {
 		.with = {&rig->env, &rig->sched, &rig->timers, &rig->http},
 		.vars = &rig->vars,
 		.settings = &rig->settings,
 		.log = rig->log,
 		.process_ms = rig->process_ms};
-	int r = ckpt_s3_vars_take(rig->lines, &rig->err, &rig->vars);
+	int r = ckpt_s3_environ_take(rig->lines, &rig->err, &rig->vars);
 
 	if (r == 0)
 		r = ckpt_s3_settings_resolve(&rig->options, &rig->vars, &rig->err, &rig->settings);
-	return r < 0 ? r : ckpt_s3_credentials_open(&config, &rig->credentials);
+	return r < 0 ? r : ckpt_s3_credential_cache_open(&config, &rig->credentials);
 }
 
 static void answer(struct key_rig *rig)
@@ -179,7 +179,7 @@ static int want_body(struct ckpt_task *task)
 	struct waiter *w = CKPT_CONTAINER(task, struct waiter, task);
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_s3_credentials_want(w->rig->credentials, &w->want, task);
+	ckpt_s3_credential_cache_want(w->rig->credentials, &w->want, task);
 	CKPT_AWAIT(task, w->want.done);
 	return w->want.result;
 	CKPT_TASK_END(task);
@@ -196,7 +196,7 @@ int key_rig_want(struct key_rig *rig)
 		key_rig_sleep(rig, 1);
 	assert_true(w.task.finished);
 	if (w.task.result < 0)
-		rig->err = *ckpt_s3_credentials_error(rig->credentials);
+		rig->err = *ckpt_s3_credential_cache_error(rig->credentials);
 	return w.task.result;
 }
 
@@ -214,13 +214,13 @@ void key_rig_close(struct key_rig *rig, const char *canary)
 	struct ckpt_log_record record = {.size = sizeof(record)};
 
 	if (rig->credentials) {
-		ckpt_s3_credentials_stop(rig->credentials);
+		ckpt_s3_credential_cache_stop(rig->credentials);
 		key_rig_run(rig);
-		assert_true(ckpt_s3_credentials_idle(rig->credentials, NULL));
+		assert_true(ckpt_s3_credential_cache_idle(rig->credentials, NULL));
 	}
-	ckpt_s3_credentials_close(rig->credentials);
+	ckpt_s3_credential_cache_close(rig->credentials);
 	ckpt_s3_settings_clear(&rig->settings);
-	ckpt_s3_vars_clear(&rig->vars);
+	ckpt_s3_environ_clear(&rig->vars);
 	assert_null(rig->timers.first);
 	while (ckpt_log_next(rig->log, 0, &record) == 0 && canary)
 		assert_null(strstr(record.message, canary));

@@ -6,7 +6,7 @@
 #ifndef CKPT_TESTS_KEY_RIG_H
 #define CKPT_TESTS_KEY_RIG_H
 
-#include "s3/credentials.h"
+#include "s3/credential_cache.h"
 
 #define KEY_RIG_LINES 24
 #define KEY_RIG_WALL  UINT64_C(1800000000) /* 2027-01-15T08:00:00Z */
@@ -23,14 +23,14 @@ struct key_rig {
 	char home[512];
 	const char *lines[KEY_RIG_LINES + 2];
 	struct ckpt_s3_options options;
-	struct ckpt_s3_vars vars;
+	struct ckpt_s3_environ vars;
 	struct ckpt_s3_settings settings;
 	struct ckpt_sched sched;
 	struct ckpt_timers timers;
 	struct ckpt_env env;
 	struct ckpt_http http;
 	struct ckpt_log *log;
-	struct ckpt_s3_credentials *credentials;
+	struct ckpt_s3_credential_cache *credentials;
 	struct ckpt_error err;
 	uint64_t now_ns;
 	uint64_t wall_s;

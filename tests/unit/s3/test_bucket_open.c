@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include <ckpt/engine.h>
-#include "base/fail.h"
+#include "base/error.h"
 #include "lib/scratch.h"
 #include "net/http.h"
 

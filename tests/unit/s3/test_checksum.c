@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "s3/crc32c.h"
 #include "s3/hash.h"
 
@@ -46,17 +46,17 @@ static void test_crc32c(void **state)
 static void test_crc32c_in_pieces(void **state)
 {
 	enum { SIZE = 70000 };
-	struct dice dice = {32};
+	struct prng prng = {32};
 	unsigned char *bytes = malloc(SIZE);
 
 	(void)state;
 	assert_non_null(bytes);
 	for (unsigned i = 0; i < SIZE; i++)
-		bytes[i] = (unsigned char)dice_next(&dice);
+		bytes[i] = (unsigned char)prng_next(&prng);
 	for (unsigned i = 0; i < 300; i++) {
-		size_t start = dice_below(&dice, 64);
-		size_t length = dice_below(&dice, i < 200 ? 200 : SIZE - start);
-		size_t cut = length > 0 ? dice_below(&dice, length + 1) : 0;
+		size_t start = prng_below(&prng, 64);
+		size_t length = prng_below(&prng, i < 200 ? 200 : SIZE - start);
+		size_t cut = length > 0 ? prng_below(&prng, length + 1) : 0;
 		uint32_t whole = ckpt_s3_crc32c(0, bytes + start, length);
 		uint32_t first = ckpt_s3_crc32c(0, bytes + start, cut);
 		uint32_t second = ckpt_s3_crc32c(0, bytes + start + cut, length - cut);
@@ -71,15 +71,15 @@ static void test_crc32c_in_pieces(void **state)
 /* Joined by lengths that no memory holds: (a + b) + c is a + (b + c), and zeros move a sum on. */
 static void test_join_of_what_is_large(void **state)
 {
-	struct dice dice = {5};
+	struct prng prng = {5};
 
 	(void)state;
 	for (unsigned i = 0; i < 1000; i++) {
-		uint32_t a = (uint32_t)dice_next(&dice);
-		uint32_t b = (uint32_t)dice_next(&dice);
-		uint32_t c = (uint32_t)dice_next(&dice);
-		uint64_t b_length = dice_next(&dice) >> dice_below(&dice, 64) >> 1;
-		uint64_t c_length = dice_next(&dice) >> dice_below(&dice, 64) >> 1;
+		uint32_t a = (uint32_t)prng_next(&prng);
+		uint32_t b = (uint32_t)prng_next(&prng);
+		uint32_t c = (uint32_t)prng_next(&prng);
+		uint64_t b_length = prng_next(&prng) >> prng_below(&prng, 64) >> 1;
+		uint64_t c_length = prng_next(&prng) >> prng_below(&prng, 64) >> 1;
 
 		assert_int_equal(
 			ckpt_s3_crc32c_join(ckpt_s3_crc32c_join(a, b, b_length), c, c_length),
@@ -99,7 +99,7 @@ static void test_crc32c_text(void **state)
 	char text[CKPT_S3_CRC32C_TEXT];
 	uint32_t crc = 1;
 	uint32_t parts = 1;
-	struct dice dice = {9};
+	struct prng prng = {9};
 
 	(void)state;
 	ckpt_s3_crc32c_text(0xe3069283, text);
@@ -113,7 +113,7 @@ static void test_crc32c_text(void **state)
 			fail_msg("'%s' is taken", bad[i]);
 	}
 	for (unsigned i = 0; i < 1000; i++) {
-		uint32_t value = (uint32_t)dice_next(&dice);
+		uint32_t value = (uint32_t)prng_next(&prng);
 
 		ckpt_s3_crc32c_text(value, text);
 		assert_int_equal(ckpt_s3_crc32c_parse(text, &crc, &parts), CKPT_S3_SUM_WHOLE);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "s3/date.h"
 
 static void check(uint64_t unix_s)
@@ -36,13 +36,13 @@ static void check(uint64_t unix_s)
 /* Every day of 600 years, and any second. */
 static void test_as_the_c_library(void **state)
 {
-	struct dice dice = {7};
+	struct prng prng = {7};
 
 	(void)state;
 	for (uint64_t day = 0; day < 600 * 366; day++)
-		check(day * 86400 + dice_below(&dice, 86400));
+		check(day * 86400 + prng_below(&prng, 86400));
 	for (unsigned i = 0; i < 10000; i++)
-		check(dice_below(&dice, CKPT_S3_TIME_MAX + 1));
+		check(prng_below(&prng, CKPT_S3_TIME_MAX + 1));
 	check(0);
 	check(CKPT_S3_TIME_MAX);
 }

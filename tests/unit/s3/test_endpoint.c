@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/utf8.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "s3/endpoint.h"
 
 #define AUTO    CKPT_S3_ADDRESSING_AUTO
@@ -283,7 +283,7 @@ static void test_any_text(void **state)
 	static const char *const words[] = {"http://", "https://", "host", ".", ":", "80", "9000",
 		"/", "[", "]", "::1", "1.2.3.4", "?", "#", "%41", "-", "_", " ", "\n", "\xc3\xa4",
 		"..", "A"};
-	struct dice dice = {4711};
+	struct prng prng = {4711};
 
 	(void)state;
 	for (unsigned i = 0; i < 200000; i++) {
@@ -293,11 +293,11 @@ static void test_any_text(void **state)
 		struct ckpt_error err = {0};
 		struct ckpt_buf out = {0};
 		struct ckpt_s3_endpoint_config config = {.url = url,
-			.bucket = dice_below(&dice, 2) ? "models" : "My.Bucket_",
-			.addressing = (enum ckpt_s3_addressing)dice_below(&dice, 3)};
+			.bucket = prng_below(&prng, 2) ? "models" : "My.Bucket_",
+			.addressing = (enum ckpt_s3_addressing)prng_below(&prng, 3)};
 
-		for (uint64_t n = dice_below(&dice, 9); n > 0; n--) {
-			const char *word = words[dice_below(&dice, COUNT(words))];
+		for (uint64_t n = prng_below(&prng, 9); n > 0; n--) {
+			const char *word = words[prng_below(&prng, COUNT(words))];
 
 			memcpy(url + length, word, strlen(word) + 1);
 			length += strlen(word);

@@ -11,8 +11,8 @@
 #include "base/alloc.h"
 #include "base/utf8.h"
 #include "s3/body_xml.h"
-#include "s3/reply_list.h"
-#include "s3/reply_session.h"
+#include "s3/response_list.h"
+#include "s3/response_session.h"
 #include "s3/xml.h"
 
 #define ASKED "ListParts of s3://b/k"

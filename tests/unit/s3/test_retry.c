@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "s3/retry.h"
 
 static void test_verdicts(void **state)
@@ -85,7 +85,7 @@ static void test_waits(void **state)
 		{50, 100, 200, 400, 800, 1600, 3200, 6400, 12800},
 		{1000, 2000, 4000, 8000, 16000, 20000, 20000, 20000, 20000},
 	};
-	struct dice dice = {3};
+	struct prng prng = {3};
 
 	(void)state;
 	for (unsigned slow = 0; slow < 2; slow++) {
@@ -98,7 +98,7 @@ static void test_waits(void **state)
 			uint64_t wait = 0;
 
 			for (unsigned i = 0; i < 9; i++) {
-				delays = delays_of(dice_next(&dice));
+				delays = delays_of(prng_next(&prng));
 				assert_int_equal(ckpt_s3_tries_next(&tries, &budget,
 							 slow ? CKPT_S3_THROTTLED : CKPT_S3_AGAIN,
 							 &delays, &wait),

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "lib/scratch.h"
 #include "s3/settings.h"
 
@@ -53,15 +53,15 @@ static int resolve(const struct ckpt_s3_options *options, const char *const *var
 {
 	static const struct ckpt_s3_options none;
 	const char *lines[LINES + 2] = {home};
-	struct ckpt_s3_vars vars;
+	struct ckpt_s3_environ vars;
 	int r;
 
 	for (size_t i = 0; variables && variables[i]; i++)
 		lines[i + 1] = variables[i];
 	ckpt_error_clear(&err);
-	assert_int_equal(ckpt_s3_vars_take(lines, &err, &vars), 0);
+	assert_int_equal(ckpt_s3_environ_take(lines, &err, &vars), 0);
 	r = ckpt_s3_settings_resolve(options ? options : &none, &vars, &err, &got);
-	ckpt_s3_vars_clear(&vars);
+	ckpt_s3_environ_clear(&vars);
 	return r;
 }
 
@@ -258,7 +258,7 @@ static void test_no_memory(void **state)
 	static const char *const lines[] = {"HOME=/nonexistent", "AWS_REGION=e-1",
 		"AWS_CA_BUNDLE=~/x", "AWS_ENDPOINT_URL=http://h", NULL};
 	const struct ckpt_s3_options options = {.addressing = "path"};
-	struct ckpt_s3_vars vars;
+	struct ckpt_s3_environ vars;
 	int r = -ENOMEM;
 
 	(void)state;
@@ -268,10 +268,10 @@ static void test_no_memory(void **state)
 		assert_true(at < 100);
 		ckpt_error_clear(&err);
 		ckpt_alloc_set_hook(fail_one, &left);
-		r = ckpt_s3_vars_take(lines, &err, &vars);
+		r = ckpt_s3_environ_take(lines, &err, &vars);
 		if (r == 0) {
 			r = ckpt_s3_settings_resolve(&options, &vars, &err, &got);
-			ckpt_s3_vars_clear(&vars);
+			ckpt_s3_environ_clear(&vars);
 		}
 		ckpt_alloc_set_hook(NULL, NULL);
 		assert_true(r == 0 || (r == -ENOMEM && err.message[0]));
@@ -281,15 +281,15 @@ static void test_no_memory(void **state)
 
 static void test_home_of_the_list_of_users(void **state)
 {
-	struct ckpt_s3_vars vars = {0};
+	struct ckpt_s3_environ vars = {0};
 	char *path = NULL;
 
 	(void)state;
-	assert_int_equal(ckpt_s3_vars_path(&vars, "~x/y", &path), 0);
+	assert_int_equal(ckpt_s3_environ_path(&vars, "~x/y", &path), 0);
 	assert_string_equal(path, "~x/y");
 	ckpt_free(path);
 	path = NULL;
-	if (ckpt_s3_vars_path(&vars, "~/y", &path) == 0)
+	if (ckpt_s3_environ_path(&vars, "~/y", &path) == 0)
 		assert_true(path[0] == '/' && strcmp(path + strlen(path) - 2, "/y") == 0);
 	ckpt_free(path);
 }

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "s3/sign.h"
 
 #define NONE   CKPT_S3_SHA256_NONE
@@ -340,7 +340,7 @@ static void test_queries_of_any_order(void **state)
 {
 	static const char *const parameters[] = {
 		"a", "a=", "a=1", "a-=1", "A=%41", "b=%2F", "b=/", "=", "%E1=1", "a=10", "a%2D"};
-	struct dice dice = {11};
+	struct prng prng = {11};
 
 	(void)state;
 	for (unsigned i = 0; i < 20000; i++) {
@@ -353,7 +353,7 @@ static void test_queries_of_any_order(void **state)
 			order[n] = n;
 		for (unsigned turn = 0; turn < 2; turn++) {
 			for (size_t n = COUNT(order) - 1; n > 0; n--) {
-				size_t with = dice_below(&dice, n + 1);
+				size_t with = prng_below(&prng, n + 1);
 				size_t kept = order[n];
 
 				order[n] = order[with];

@@ -16,9 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include "base/error.h"
 #include "lib/confine.h"
-#include "lib/dice.h"
+#include "lib/prng.h"
 #include "lib/scratch.h"
 #include "staging/ledger.h"
 
@@ -377,21 +377,21 @@ static void await_all(struct shared *s, unsigned count)
 
 static int live(struct shared *s, unsigned i, const char *dir)
 {
-	struct dice dice = {i + 1};
+	struct prng prng = {i + 1};
 	struct ckpt_ledger *ledger = open_one(dir, "processes", RANKS, 0);
 	uint64_t held = 0;
 	uint64_t have;
 
 	await_all(s, RANKS);
 	for (unsigned round = 0; round < 300; round++) {
-		have = ask(s, i, ledger, 1 + dice_below(&dice, MEMORY / 4), held);
+		have = ask(s, i, ledger, 1 + prng_below(&prng, MEMORY / 4), held);
 		/* It is touched in pieces, and the others hear of it later. */
 		while (held < have) {
-			uint64_t piece = 1 + dice_below(&dice, have - held);
+			uint64_t piece = 1 + prng_below(&prng, have - held);
 
 			(void)atomic_fetch_sub(&s->available, piece);
 			held += piece;
-			if (dice_below(&dice, 2))
+			if (prng_below(&prng, 2))
 				break;
 		}
 		if (i == 0 && round == 150) {
@@ -399,7 +399,7 @@ static int live(struct shared *s, unsigned i, const char *dir)
 			atomic_store(&s->have[i], 0);
 			(void)raise(SIGKILL);
 		}
-		if (dice_below(&dice, 4) > 0)
+		if (prng_below(&prng, 4) > 0)
 			continue;
 		/* Given back first, and told then. */
 		(void)atomic_fetch_add(&s->available, held);

@@ -17,12 +17,12 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "base/thread.h"
-#include "lib/dice.h"
 #include "lib/hang.h"
+#include "lib/prng.h"
 #include "staging/pool.h"
-#include "staging/share.h"
+#include "staging/reader_quota.h"
 
 #define KIB   UINT64_C(1024)
 #define MIB   (UINT64_C(1) << 20)
@@ -171,19 +171,19 @@ static void any_order(void **state)
 	enum { SLOTS = 8 };
 	struct ckpt_pool *pool = open_pool((uint64_t)SLOTS * BLOCK, BLOCK, false);
 	enum { FREE, GOT, LENT } is[SLOTS] = {FREE};
-	struct dice dice = {5};
+	struct prng prng = {5};
 	unsigned free_count = SLOTS;
 
 	(void)state;
 	for (unsigned turn = 0; turn < 20000; turn++) {
-		unsigned i = (unsigned)dice_below(&dice, SLOTS);
+		unsigned i = (unsigned)prng_below(&prng, SLOTS);
 		struct ckpt_slot *slot = ckpt_pool_slot(pool, i);
 
 		if (is[i] == GOT) {
 			ckpt_pool_put(pool, slot);
 		} else if (is[i] == LENT) {
 			ckpt_pool_take_back(pool, i);
-		} else if (dice_below(&dice, 2)) {
+		} else if (prng_below(&prng, 2)) {
 			assert_true(ckpt_pool_lend(pool, i, slot->uses));
 		} else {
 			slot = ckpt_pool_get(pool);
@@ -195,7 +195,7 @@ static void any_order(void **state)
 		}
 		free_count = is[i] == FREE ? free_count - 1 : free_count + 1;
 		is[i] = is[i] == FREE ? LENT : FREE;
-		if (dice_below(&dice, 16) == 0)
+		if (prng_below(&prng, 16) == 0)
 			ckpt_pool_sort(pool);
 		assert_int_equal(ckpt_pool_free(pool), free_count);
 	}
@@ -397,7 +397,7 @@ static void a_pool_shrinks_to_what_it_was_opened_with(void **state)
 	struct ckpt_slot *slots[12];
 	struct ckpt_sched sched = {0};
 	struct ckpt_task reader = {0};
-	struct ckpt_share shares[3] = {{0}};
+	struct ckpt_reader_quota shares[3] = {{0}};
 
 	(void)state;
 	add_four(pool);
@@ -420,12 +420,12 @@ static void a_pool_shrinks_to_what_it_was_opened_with(void **state)
 	/* Three who read need two each, beside the two of whoever writes. */
 	ckpt_task_start(&reader, &sched, never, wake_nobody);
 	for (unsigned i = 0; i < 3; i++)
-		ckpt_share_join(&shares[i], pool, &reader);
+		ckpt_reader_quota_join(&shares[i], pool, &reader);
 	assert_false(ckpt_pool_shrink(pool, 8));
 	assert_true(ckpt_pool_shrink(pool, 4));
 	assert_false(ckpt_pool_shrink(pool, 4));
 	for (unsigned i = 0; i < 3; i++)
-		ckpt_share_leave(&shares[i]);
+		ckpt_reader_quota_leave(&shares[i]);
 	assert_int_equal(ckpt_pool_free(pool), 8);
 	assert_int_equal(ckpt_pool_touched(pool), 4 * BLOCK);
 	assert_false(ckpt_pool_lend(pool, 8, 2));
@@ -476,13 +476,13 @@ static void slots_come_and_go_while_a_pool_grows(void **state)
 	struct ckpt_pool *pool = grower.pool;
 	struct ckpt_slot *slots[GROWS_TO];
 	unsigned held = 0;
-	struct dice dice = {7};
+	struct prng prng = {7};
 	pthread_t thread;
 
 	(void)state;
 	assert_int_equal(ckpt_thread_start(&thread, "grower", grow_behind, &grower), 0);
 	while (ckpt_pool_slots(pool) < GROWS_TO || held < GROWS_TO) {
-		struct ckpt_slot *slot = dice_below(&dice, 8) ? ckpt_pool_get(pool) : NULL;
+		struct ckpt_slot *slot = prng_below(&prng, 8) ? ckpt_pool_get(pool) : NULL;
 
 		ckpt_pool_grow(pool, atomic_load(&grower.ready) - ckpt_pool_slots(pool));
 		if (slot) {
@@ -605,8 +605,8 @@ static void the_toucher_lets_others_have_the_address_space(void **state)
 }
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
-int __real_ckpt_mapping_touch(char *at, size_t bytes);
-int __wrap_ckpt_mapping_touch(char *at, size_t bytes);
+int __real_ckpt_slot_memory_touch(char *at, size_t bytes);
+int __wrap_ckpt_slot_memory_touch(char *at, size_t bytes);
 int __real_pthread_join(pthread_t thread, void **ret_value);
 int __wrap_pthread_join(pthread_t thread, void **ret_value);
 
@@ -614,12 +614,12 @@ static atomic_bool held;   /* a piece ends when somebody waits for the toucher's
 static atomic_uint pieces; /* that were touched, or are */
 static atomic_bool joining;
 
-int __wrap_ckpt_mapping_touch(char *at, size_t bytes)
+int __wrap_ckpt_slot_memory_touch(char *at, size_t bytes)
 {
 	atomic_fetch_add(&pieces, 1);
 	if (atomic_load(&held))
 		await(atomic_load(&joining));
-	return __real_ckpt_mapping_touch(at, bytes);
+	return __real_ckpt_slot_memory_touch(at, bytes);
 }
 
 int __wrap_pthread_join(pthread_t thread, void **ret_value)

@@ -22,7 +22,7 @@ static char *random_bytes(struct bucket_rig *rig, uint64_t size)
 	char *data = need((size_t)size + 1);
 
 	for (uint64_t i = 0; i < size; i++)
-		data[i] = (char)dice_next(&rig->dice);
+		data[i] = (char)prng_next(&rig->prng);
 	return data;
 }
 
@@ -185,8 +185,8 @@ static void check_reads(struct bucket_rig *rig, const char *path, const char *da
 	assert_int_equal(bucket_rig_open_file(rig, path, &object), 0);
 	assert_int_equal(rig->op.size, size);
 	for (int i = 0; i < 40; i++) {
-		uint64_t at = dice_below(&rig->dice, size);
-		uint64_t length = 1 + dice_below(&rig->dice, size - at);
+		uint64_t at = prng_below(&rig->prng, size);
+		uint64_t length = 1 + prng_below(&rig->prng, size - at);
 		assert_int_equal(bucket_rig_read(rig, &object, got, length, at), 0);
 		assert_int_equal(rig->op.size, length);
 		assert_memory_equal(got, data + at, length);
@@ -234,7 +234,7 @@ static void write_at_once(
 	unsigned order[PARTS];
 
 	for (unsigned i = 0; i < PARTS; i++) {
-		unsigned other = (unsigned)dice_below(&rig->dice, i + 1);
+		unsigned other = (unsigned)prng_below(&rig->prng, i + 1);
 		order[i] = order[other];
 		order[other] = i;
 	}

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/fail.h"
+#include "base/error.h"
 #include "lib/test.h"
 
 #define BLOCK BUCKET_RIG_BLOCK

@@ -43,7 +43,7 @@ struct world {
 
 static uint64_t below(struct world *w, uint64_t n)
 {
-	return dice_below(&w->rig.dice, n);
+	return prng_below(&w->rig.prng, n);
 }
 
 static void renew(struct world *w, struct thing *t)

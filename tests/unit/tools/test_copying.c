@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "cli.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 int __real_ckpt_restore_wait(struct ckpt_restore *restore, int timeout_ms);
@@ -44,15 +44,15 @@ int __wrap_ckpt_restore_error(struct ckpt_restore *restore, struct ckpt_error *r
 /* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 
 static char *dir;
-static struct craft_step step;
+static struct fixture_step step;
 
 static int setup(void **state)
 {
 	(void)state;
 	dir = scratch_make();
-	craft_begin(dir);
-	step = craft_one(dir, craft_floats(3000));
-	craft_commit(&step);
+	fixture_begin(dir);
+	step = fixture_one(dir, fixture_floats(3000));
+	fixture_commit(&step);
 	late = false;
 	file = NULL;
 	return 0;
@@ -91,7 +91,7 @@ static void test_it_ends_just_then(void **state)
 static void test_it_fails_just_then(void **state)
 {
 	(void)state;
-	scratch_flip(craft_shard(&step, 0), 5000);
+	scratch_flip(fixture_shard(&step, 0), 5000);
 	late = true;
 	assert_int_equal(copy("0"), CLI_INTEGRITY);
 }

@@ -3,8 +3,8 @@
 #include "lib/test.h"
 
 #include "cli.h"
-#include "lib/craft.h"
 #include "lib/scratch.h"
+#include "lib/store_fixture.h"
 
 /* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
 size_t __real_ckpt_catalog_count(const struct ckpt_catalog *catalog);
@@ -28,7 +28,7 @@ static int setup(void **state)
 {
 	(void)state;
 	dir = scratch_make();
-	craft_begin(dir);
+	fixture_begin(dir);
 	empty = 0;
 	return 0;
 }
@@ -42,9 +42,9 @@ static int teardown(void **state)
 
 static void commit(void)
 {
-	const struct craft_step step = craft_one(dir, craft_floats(3000));
+	const struct fixture_step step = fixture_one(dir, fixture_floats(3000));
 
-	craft_commit(&step);
+	fixture_commit(&step);
 }
 
 static int verify(void)
