@@ -14,13 +14,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import run
-from libckpt._door import Door, Helper, apart
+from libckpt._call_guard import CallGuard, Helper, apart
 from libckpt.dcp import _hold
 from ranks import together
 from waiting import until
 
 import libckpt
-from libckpt import _table
+from libckpt import _kvstore
 
 
 def begin(call: Callable[[], object]) -> threading.Thread:
@@ -32,7 +32,7 @@ def begin(call: Callable[[], object]) -> threading.Thread:
 class Inside:
     """A thread that is in a call of the door's until it is told to leave."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: CallGuard) -> None:
         self._entered, self._leave = threading.Event(), threading.Event()
         self._thread = begin(lambda: door.work(self._stay))
         self._entered.wait()
@@ -46,7 +46,7 @@ class Inside:
         self._thread.join()
 
 
-def closing(door: Door, patience: float = 60) -> threading.Thread:
+def closing(door: CallGuard, patience: float = 60) -> threading.Thread:
     """A thread that closes it, and has begun to."""
     thread = begin(lambda: door.close(patience))
     until(lambda: not door.is_open)
@@ -55,7 +55,7 @@ def closing(door: Door, patience: float = 60) -> threading.Thread:
 
 def test_the_end_waits_for_who_is_inside() -> None:
     ended: list[str] = []
-    door = Door(lambda: ended.append("end"))
+    door = CallGuard(lambda: ended.append("end"))
     inside = Inside(door)
     closer = closing(door)
     # Nobody new is let in, and who only asks waits for the end.
@@ -77,7 +77,7 @@ def test_the_end_waits_for_who_is_inside() -> None:
 
 def test_who_does_not_come_out_ends_it() -> None:
     ended: list[int] = []
-    door = Door(lambda: ended.append(threading.get_ident()))
+    door = CallGuard(lambda: ended.append(threading.get_ident()))
     inside = Inside(door)
     assert not door.close(0.01)
     # Nobody waits for the end now, which may be long in coming.
@@ -91,7 +91,7 @@ def test_who_does_not_come_out_ends_it() -> None:
 
 def test_a_finalizer_that_closes_does_not_wait_for_its_own_thread() -> None:
     ended: list[str] = []
-    door = Door(lambda: ended.append("end"))
+    door = CallGuard(lambda: ended.append("end"))
     inside = Inside(door)
 
     def finalizer() -> None:
@@ -106,7 +106,7 @@ def test_a_finalizer_that_closes_does_not_wait_for_its_own_thread() -> None:
 
 def test_a_helper_neither_waits_nor_ends() -> None:
     found: list[Any] = []
-    door = Door(lambda: helper.join(60))
+    door = CallGuard(lambda: helper.join(60))
     go = threading.Event()
 
     def help_out() -> None:
@@ -385,7 +385,7 @@ def test_what_is_collected_on_a_log_thread_ends_on_another(store: Path, tmp_path
 def forget_on_the_service(store: Path) -> None:
     """The thread by which the ranks talk collects a checkpointer whose save needs it to end."""
     gc.disable()
-    get = _table.Table.get
+    get = _kvstore.Table.get
     collected = threading.Event()
     armed: list[bool] = []
 
@@ -396,7 +396,7 @@ def forget_on_the_service(store: Path) -> None:
             collected.set()
         return get(self, keys)
 
-    _table.Table.get = collect  # type: ignore[method-assign]
+    _kvstore.Table.get = collect  # type: ignore[method-assign]
     state = {"x": torch.ones(1 << 20)}
     ckpt = libckpt.Checkpointer(store, state, pool_bytes=1 << 20, save_timeout=3600)
     engine = ckpt._core.engine

@@ -19,7 +19,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from conftest import assert_same, bits, step_directory
-from libckpt.dcp import Stager, StorageReader, StorageWriter, _hold, _sharing, close
+from libckpt.dcp import (
+    Stager,
+    StorageReader,
+    StorageWriter,
+    _dedup,
+    _engine_cache,
+    close,
+)
 from node_rig import (
     TOOLS,
     TWO,
@@ -400,7 +407,7 @@ def save_late(place: Path, nodes: str) -> bool:
     """The lowest rank of node b says late that it has it; whether dcp.save() waited for that."""
     store, rank = on_node(place, nodes), dist.get_rank()
     write(store, 1, {"a": torch.ones(3)})
-    (found,) = _hold._holds.values()
+    (found,) = _engine_cache._holds.values()
     meeting = found.sharing
     assert meeting is not None
     tell = meeting.tell_end
@@ -735,7 +742,7 @@ def test_one_process_is_a_node(store: Path) -> None:
 
 def test_shares_of_a_node() -> None:
     def packed(*items: tuple[str, int]) -> bytes:
-        return b"".join(_sharing._ITEM.pack(name.ljust(16).encode(), n) for name, n in items)
+        return b"".join(_dedup._ITEM.pack(name.ljust(16).encode(), n) for name, n in items)
 
     all_of_it = [(f"w{n}", n * 100) for n in range(20)]
     held_by = {
@@ -743,7 +750,7 @@ def test_shares_of_a_node() -> None:
         6: packed(*reversed(all_of_it)),
         9: packed(*all_of_it, ("own9", 5), ("v", 0)),
     }
-    found = {rank: _sharing.share(held_by, rank) for rank in held_by}
+    found = {rank: _dedup.share(held_by, rank) for rank in held_by}
     names = [key.decode().strip() for keys in found.values() for key in keys]
     assert sorted(names) == sorted([name for name, _ in all_of_it] + ["own4", "own9", "v"])
     assert b"own4".ljust(16) in found[4]
@@ -751,4 +758,4 @@ def test_shares_of_a_node() -> None:
     sizes = dict(all_of_it)
     loads = [sum(sizes.get(key.decode().strip(), 0) for key in keys) for keys in found.values()]
     assert max(loads) - min(loads) < 200
-    assert _sharing.keepers(["a", "b", "a", "c", "b"]) == [0, 1, 3]
+    assert _dedup.keepers(["a", "b", "a", "c", "b"]) == [0, 1, 3]

@@ -15,16 +15,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from libckpt._barrier import Opening
 from libckpt._engine import Options
-from libckpt._opening import Opening
-from libckpt._table import Group
+from libckpt._kvstore import Group
 from libckpt.dcp import (
     StorageReader,
     StorageWriter,
-    _hold,
-    _meeting,
+    _dedup,
+    _engine_cache,
     _planned,
-    _sharing,
+    _rendezvous,
     close,
 )
 from node_rig import TWO, on_node
@@ -55,7 +55,7 @@ class Watch:
     """What this rank writes into the job's key-value store from now on."""
 
     def __init__(self) -> None:
-        (found,) = _hold._holds.values()
+        (found,) = _engine_cache._holds.values()
         assert found.sharing is not None
         self.meeting = found.sharing
         self.table = table = self.meeting._table
@@ -213,15 +213,15 @@ def test_names_that_nobody_need_have_heard_are_told_anew(gone: str) -> None:
     assert told[2] != again[2]
 
 
-def meet(table: Keys, rank: int, world: int = 2, *, patience: float = 5.0) -> _meeting.Meeting:
+def meet(table: Keys, rank: int, world: int = 2, *, patience: float = 5.0) -> _rendezvous.Meeting:
     """Ranks of one node, as one of them sees them."""
     keys: Any = table
     opening = Opening(Group(rank, world, None), keys, "p", "/s", 4.0)
     opening.nodes = ("a",) * world
-    return _meeting.Meeting(opening, "/s", patience, tuple(range(world)))
+    return _rendezvous.Meeting(opening, "/s", patience, tuple(range(world)))
 
 
-def exchange(ranks: list[_meeting.Meeting], step: int, held: bytes) -> None:
+def exchange(ranks: list[_rendezvous.Meeting], step: int, held: bytes) -> None:
     """Rank 1 has `held`, and each hears what the others have."""
     for rank, meeting in enumerate(ranks):
         meeting.say(step, None, None)
@@ -243,7 +243,7 @@ def test_what_drops_a_key_late_takes_nothing_away(monkeypatch: pytest.MonkeyPatc
     exchange(ranks, 1, b"first")
     slow.at_drop = wait
     with monkeypatch.context() as patched:
-        patched.setattr(_meeting, "_SLACK", 0.2)
+        patched.setattr(_rendezvous, "_SLACK", 0.2)
         ranks[1].committed()
     slow.at_drop = lambda _: None
     for meeting in ranks:
@@ -311,7 +311,9 @@ def test_what_could_not_be_said_is_said_by_the_next_save(part: str) -> None:
         ranks[0] = meet(keys, 0)
 
 
-def tell_and_hear(first: _meeting.Meeting, other: _meeting.Meeting, step: int, names: Any) -> Any:
+def tell_and_hear(
+    first: _rendezvous.Meeting, other: _rendezvous.Meeting, step: int, names: Any
+) -> Any:
     """What rank 1, the lowest of another node, hears of what rank 0 tells in one save."""
     for meeting in (first, other):
         meeting.say(step, None, None)
@@ -320,7 +322,7 @@ def tell_and_hear(first: _meeting.Meeting, other: _meeting.Meeting, step: int, n
     return other.hear_planned()
 
 
-def of_two_nodes() -> tuple[_meeting.Meeting, _meeting.Meeting, list[Keys]]:
+def of_two_nodes() -> tuple[_rendezvous.Meeting, _rendezvous.Meeting, list[Keys]]:
     keys = Keys()
     tables = [keys, Keys(keys)]
     first, other = (meet(table, rank) for rank, table in enumerate(tables))
@@ -378,9 +380,9 @@ class Refused:
         self.errors.append(error)
 
 
-def agree_alone(meeting: _meeting.Meeting) -> tuple[list[BaseException], BaseException]:
+def agree_alone(meeting: _rendezvous.Meeting) -> tuple[list[BaseException], BaseException]:
     """Why a rank refuses a save whose ranks it could not agree with, and what it raises."""
-    found: Any = _hold.Hold.__new__(_hold.Hold)
+    found: Any = _engine_cache.Hold.__new__(_engine_cache.Hold)
     found._meeting, found._turn, found._attempt = meeting, threading.Condition(), None
     attempt: Any = Refused()
     with pytest.raises(libckpt.CheckpointError) as caught:
@@ -454,7 +456,7 @@ def test_after_a_save_that_was_not_committed_all_is_said_anew() -> None:
         def _committed(self) -> None:
             pass
 
-    found: Any = _hold.Hold.__new__(_hold.Hold)
+    found: Any = _engine_cache.Hold.__new__(_engine_cache.Hold)
     found._meeting, found._turn = Fake(), threading.Condition()
     found._thread = None
     found.engine = Engine()
@@ -465,9 +467,9 @@ def test_after_a_save_that_was_not_committed_all_is_said_anew() -> None:
         found._settle(1.0)
     assert calls == ["failed"] * 2 + ["committed"] * 2
     # At the end of a job nobody may answer any more.
-    found._attempt, found.config = Ended(1), _hold.Config("/p", Options())
+    found._attempt, found.config = Ended(1), _engine_cache.Config("/p", Options())
     found.close()
-    assert _hold._loaded.pop("/p")[:2] == (1, 1)
+    assert _engine_cache._loaded.pop("/p")[:2] == (1, 1)
     assert calls == ["failed"] * 2 + ["committed"] * 2
 
 
@@ -477,12 +479,12 @@ def test_plans_of_all_with_what_torch_has_kept() -> None:
 
     gone, one, two = SavePlan([], usable=False), SavePlan([]), SavePlan([], planner_data=1)
     planner: Any = Planner()
-    assert _sharing.whole([one, two], planner) == [one, two]
-    assert _sharing.whole([gone, two], planner) is None
+    assert _dedup.whole([one, two], planner) == [one, two]
+    assert _dedup.whole([gone, two], planner) is None
     planner.global_plan = [one, one]
-    assert _sharing.whole([gone, two], planner) == [one, two]
+    assert _dedup.whole([gone, two], planner) == [one, two]
     planner.global_plan = [one]
-    assert _sharing.whole([gone, two], planner) is None
+    assert _dedup.whole([gone, two], planner) is None
 
 
 def test_one_pass_over_the_ranks() -> None:
@@ -498,7 +500,7 @@ def test_one_pass_over_the_ranks() -> None:
         __hash__ = str.__hash__
 
     nodes = [Node(f"node-{rank // 8}") for rank in range(4096)]
-    assert _sharing.keepers(nodes) == list(range(0, 4096, 8))
+    assert _dedup.keepers(nodes) == list(range(0, 4096, 8))
     assert Node.compared < 2 * 4096
 
 
@@ -512,9 +514,9 @@ def test_the_wait_for_other_nodes_is_what_is_left_of_the_save() -> None:
         def hear_ends(self, patience: float, of: float) -> None:
             asked.append((patience, of))
 
-    found: Any = _hold.Hold.__new__(_hold.Hold)
+    found: Any = _engine_cache.Hold.__new__(_engine_cache.Hold)
     found.engine = found._meeting = Fake()
-    found.config = _hold.Config("/p", Options(save_timeout=600.0))
+    found.config = _engine_cache.Config("/p", Options(save_timeout=600.0))
     for left in (1e6, -1.0):
         found._due = time.monotonic() + left
         found.await_nodes()

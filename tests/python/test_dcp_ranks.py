@@ -19,7 +19,14 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from conftest import assert_same, bits, shards
-from libckpt.dcp import Stager, StorageReader, StorageWriter, _hold, _meeting, close
+from libckpt.dcp import (
+    Stager,
+    StorageReader,
+    StorageWriter,
+    _engine_cache,
+    _rendezvous,
+    close,
+)
 from ranks import Job, together
 from torch.distributed.checkpoint import _async_process_executor
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -659,7 +666,7 @@ def load_alike(store: Path) -> None:
     write(store, 1, state)
     write(store, 2, state)
     if dist.get_rank() == 1:
-        (held,) = _hold._holds.values()
+        (held,) = _engine_cache._holds.values()
         held._tip = (1, 1)
     dist.barrier()
     dcp.load(state, storage_reader=StorageReader(store))
@@ -716,14 +723,14 @@ def open_crosswise(store: Path) -> None:
     if dist.get_rank() == 1:
         places.reverse()
     configs = [StorageWriter(place, save_timeout=PATIENT)._config for place in places]
-    opening = [threading.Thread(target=_hold.hold, args=(config,)) for config in configs]
+    opening = [threading.Thread(target=_engine_cache.hold, args=(config,)) for config in configs]
     for place, thread in zip(places, opening, strict=True):
         thread.start()
         if place is places[0]:  # it waits for the other rank
             until(_exchange._opened.total)
     for thread in opening:
         thread.join()
-    assert len(_hold._holds) == 2
+    assert len(_engine_cache._holds) == 2
 
 
 def test_stores_are_opened_in_any_order(store: Path, tmp_path: Path) -> None:
@@ -750,11 +757,11 @@ A, B = (1, 1), (1, 2)
     ],
 )
 def test_what_ranks_go_on_from(ranks: Any, adopted: Any, differs: bool) -> None:
-    words = [_meeting.Word(7, loaded, tip) for loaded, tip in ranks]
-    assert _meeting.adopted(words) == adopted
-    assert (_meeting.difference("store", words) is not None) == differs
-    words.append(_meeting.Word(8, *ranks[0]))
-    found = _meeting.difference("store", words[:1] + words[-1:])
+    words = [_rendezvous.Word(7, loaded, tip) for loaded, tip in ranks]
+    assert _rendezvous.adopted(words) == adopted
+    assert (_rendezvous.difference("store", words) is not None) == differs
+    words.append(_rendezvous.Word(8, *ranks[0]))
+    found = _rendezvous.difference("store", words[:1] + words[-1:])
     assert found is not None
     assert "rank 0 saves step 7 to store, and rank 1 step 8" in str(found)
 

@@ -26,7 +26,7 @@ from ranks import together
 from waiting import ended, until
 
 import libckpt
-from libckpt import _engine, _exchange, _service, _table
+from libckpt import _engine, _exchange, _kvstore, _service
 
 HEADER = """
     import json, os, signal, sys, time, warnings
@@ -254,7 +254,7 @@ def test_a_store_of_keys_that_dies_ends_the_save_and_nothing_else(
 PATIENT = 3600.0
 
 
-class Meeting:
+class Rendezvous:
     """Some ranks in threads, each with a connection of its own."""
 
     def __init__(self, keys: dist.TCPStore, world: int) -> None:
@@ -262,8 +262,8 @@ class Meeting:
         self.world = world
         self.sessions: dict[int, Any] = {}
 
-    def table(self) -> _table.Table:
-        table = _table.connect(self.keys)
+    def table(self) -> _kvstore.Table:
+        table = _kvstore.connect(self.keys)
         assert table is not None
         return table
 
@@ -277,7 +277,7 @@ class Meeting:
         return self.sessions
 
     def _one(self, rank: int, timeout: float) -> None:
-        group = _table.Group(rank, self.world, self.keys)
+        group = _kvstore.Group(rank, self.world, self.keys)
         try:
             way = _exchange._Way(group, "a/0", "/p", timeout)
             way.connect()
@@ -287,7 +287,7 @@ class Meeting:
 
 
 def test_the_ranks_agree_on_one_session_whatever_was_left_there(keys: dist.TCPStore) -> None:
-    meeting = Meeting(keys, 3)
+    meeting = Rendezvous(keys, 3)
     old = b"0123456789abcdef"
     for rank in range(3):
         for what in ("hello", "answer", "ack"):
@@ -305,7 +305,7 @@ def test_the_ranks_agree_on_one_session_whatever_was_left_there(keys: dist.TCPSt
 
 
 def test_a_rank_that_does_not_come_is_named(keys: dist.TCPStore) -> None:
-    sessions = Meeting(keys, 3).meet(range(2), timeout=0.3)
+    sessions = Rendezvous(keys, 3).meet(range(2), timeout=0.3)
     assert isinstance(sessions[0], libckpt.WaitTimeoutError)
     assert "for rank 2" in str(sessions[0])
     assert isinstance(sessions[1], libckpt.WaitTimeoutError)
@@ -316,7 +316,7 @@ class Comer:
     """One rank, which looks for the others where it has come to, as often as it is to."""
 
     def __init__(self, keys: dist.TCPStore, rank: int, world: int) -> None:
-        self._group = _table.Group(rank, world, keys)
+        self._group = _kvstore.Group(rank, world, keys)
         self._next = 0
         self._thread: threading.Thread | None = None
         self.way: Any = None
@@ -384,7 +384,7 @@ def test_a_rank_that_gives_up_while_another_waits(keys: dist.TCPStore, first: in
 @pytest.mark.parametrize("patient", [0, 1])
 def test_who_waits_longer_is_met_by_who_comes_again(keys: dist.TCPStore, patient: int) -> None:
     ranks = [Comer(keys, rank, 2) for rank in range(2)]
-    table = Meeting(keys, 2).table()
+    table = Rendezvous(keys, 2).table()
     table.write("a/0/over", b"1")
     ranks[patient].come(PATIENT)
     if patient:
@@ -434,7 +434,7 @@ def test_a_store_that_each_rank_has_opened_alone(tmp_path: Path) -> None:
 
 
 def test_a_table_never_waits_for_a_key(keys: dist.TCPStore) -> None:
-    table = Meeting(keys, 2).table()
+    table = Rendezvous(keys, 2).table()
     value = b"\xff\0\x01" * 1000
     assert table.get(["x"]) == [None]
     assert table.put("x", value)
@@ -450,7 +450,7 @@ def test_a_table_never_waits_for_a_key(keys: dist.TCPStore) -> None:
     assert table.get(["x", "z"]) == [None, b"2"]
 
 
-class Broken(_table.Table):
+class Broken(_kvstore.Table):
     """A table whose connection has broken."""
 
     def __init__(self, keys: dist.TCPStore) -> None:
@@ -460,11 +460,11 @@ class Broken(_table.Table):
     def get(self, keys: list[str]) -> list[bytes | None]:
         raise RuntimeError("Broken pipe\nframes")
 
-    def again(self) -> _table.Table | None:
+    def again(self) -> _kvstore.Table | None:
         self.tries += 1
         if self.tries == 1:
             raise libckpt.NetworkError("refused")
-        return _table.Table(self._store)
+        return _kvstore.Table(self._store)
 
 
 def test_a_connection_that_broke_is_made_anew(
@@ -501,7 +501,7 @@ def test_a_value_that_is_too_large_is_none_of_ours(
 
     # Which of its tries is the last one, and answered or not, is not known.
     monkeypatch.setattr(_service, "_reply", listen)
-    table = Meeting(keys, 2).table()
+    table = Rendezvous(keys, 2).table()
     keys.set("libckpt/s1/claim-1", b"x" * ((1 << 20) + 1))
     ranks = _exchange.Ranks(1, 2, "s1", _service.Service(table, "/p"))
     engine = _engine.Engine(
@@ -535,7 +535,7 @@ def test_a_service_without_a_thread_is_freed(
     unraised: list[Any] = []
     calls = {name: getattr(lib, name) for name in dir(lib) if name.startswith("ckpt_exchange_")}
     calls["ckpt_exchange_server_free"] = freed.append
-    table = Meeting(keys, 2).table()
+    table = Rendezvous(keys, 2).table()
     monkeypatch.setattr(_service.Helper, "start", refuse)
     monkeypatch.setattr(_service, "lib", SimpleNamespace(**calls))
     monkeypatch.setattr(sys, "unraisablehook", unraised.append)
@@ -558,18 +558,18 @@ def test_what_a_torch_lacks_is_found_out(keys: dist.TCPStore) -> None:
     inner = Old(keys, "host", "port")
     wrapped = Old(keys, *calls)
     wrapped.underlying_store = inner  # type: ignore[attr-defined]
-    table = _table.connect(wrapped)
+    table = _kvstore.connect(wrapped)
     assert table is not None
     assert table.put("k", b"v")
-    assert Meeting(keys, 2).table().read("k") == b"v"
+    assert Rendezvous(keys, 2).table().read("k") == b"v"
     # No way to a second connection, or no compare_set().
-    assert _table.connect(Old(keys, *calls)) is None
+    assert _kvstore.connect(Old(keys, *calls)) is None
 
     class Poor:
         def clone(self) -> Any:
             return Old(keys, "set", "set_timeout")
 
-    assert _table.connect(Poor()) is None
+    assert _kvstore.connect(Poor()) is None
     gone = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     client = dist.TCPStore(
         "localhost",
@@ -580,7 +580,7 @@ def test_what_a_torch_lacks_is_found_out(keys: dist.TCPStore) -> None:
     )
     del gone
     with pytest.raises(libckpt.NetworkError, match="cannot be reached"):
-        _table.connect(client)
+        _kvstore.connect(client)
 
 
 def test_alone_where_there_is_no_group(store: Path) -> None:

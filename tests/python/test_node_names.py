@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from libckpt._apart import Names, difference
+from libckpt._name_check import Names, difference
 from libckpt.dcp import StorageWriter, _hold
 from node_rig import TWO, on_node, rank_of, steps_of, stores
 from ranks import together
@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from waiting import until
 
 import libckpt
-from libckpt import _apart
+from libckpt import _name_check
 
 SHAPES: dict[str, dict[str, tuple[Any, tuple[int, ...]]]] = {
     # of each node's ranks what they mean by the name
@@ -204,7 +204,7 @@ A, B, C = {"x": "F32 [1]", "y": "F32 [2]"}, {"y": "F32 [3]"}, {"z": "F32 [1]"}
 
 @pytest.mark.parametrize("few", [0, 1, 2, 16])
 def test_whoever_comes_second_finds_out(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(_apart, "_FEW", few)
+    monkeypatch.setattr(_name_check, "_FEW", few)
     for order in itertools.permutations([A, B, C, A]):
         table: Any = Kept()
         all_of_them = [Names(table, "p", rank) for rank in range(4)]
@@ -241,7 +241,7 @@ def compare_at_once(table: Any) -> list[str | None]:
 
 @pytest.mark.parametrize("few", [0, 1, 2, 16])
 def test_two_at_once_do_not_miss_each_other(monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(_apart, "_FEW", few)
+    monkeypatch.setattr(_name_check, "_FEW", few)
     for _ in range(50):
         table: Any = Kept()
         assert sum(why is not None for why in compare_at_once(table)) == 1
@@ -301,13 +301,13 @@ def test_a_store_of_keys_that_fails_costs_no_step(
     free = threading.Event()
     cases = (Broken(), 3600.0, "Connection reset"), (Hanging(), 0.1, "does not answer")
     for table, patience, said in cases:
-        monkeypatch.setattr(_apart, "_PATIENCE", patience)
+        monkeypatch.setattr(_name_check, "_PATIENCE", patience)
         names = Names(table, "p", 0)  # type: ignore[arg-type]
         assert names.compare(A, "1-1").why is None
         assert said in caplog.text
     free.set()
-    monkeypatch.setattr(_apart, "_PATIENCE", 3600)
-    monkeypatch.setattr(_apart, "_MOST", 10)
+    monkeypatch.setattr(_name_check, "_PATIENCE", 3600)
+    monkeypatch.setattr(_name_check, "_MOST", 10)
     full: Any = Kept()
     assert Names(full, "p", 0).compare(A, "1-1").why is None
     assert Names(full, "p", 1).compare(B, "1-1").why is None
@@ -358,15 +358,15 @@ def test_what_is_given_up_ends_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, free: int, few: int, lost: bool
 ) -> None:
     """However far it has come by then, and though the save is committed before it ends."""
-    monkeypatch.setattr(_apart, "_FEW", few)
-    monkeypatch.setattr(_apart, "_PATIENCE", 1)
+    monkeypatch.setattr(_name_check, "_FEW", few)
+    monkeypatch.setattr(_name_check, "_PATIENCE", 1)
     table: Any = Slow(free)
     table.lost = lost and free > 0
     many = {f"w{number}": "F32 [4]" for number in range(1000)}
     names = Names(table, "p", 0)
     found = names.compare(many, "1-1")
     assert found.why is None
-    monkeypatch.setattr(_apart, "_PATIENCE", 3600)
+    monkeypatch.setattr(_name_check, "_PATIENCE", 3600)
     names.committed(found)
     calls = table.calls
     table.let.set()
@@ -378,7 +378,7 @@ def test_what_is_given_up_ends_and_leaves_nothing(
 
 
 def test_a_claim_whose_answer_is_lost_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_apart, "_FEW", 0)
+    monkeypatch.setattr(_name_check, "_FEW", 0)
     table: Any = Slow(1 << 20)
     table.lost = True
     names = Names(table, "p", 0)
@@ -418,7 +418,7 @@ def test_a_commit_at_the_end_of_the_program(
     assert found.keys
     with monkeypatch.context() as patch:
         if how == "thread":
-            patch.setattr(_apart.threading.Thread, "start", refuse)
+            patch.setattr(_name_check.threading.Thread, "start", refuse)
         else:
             patch.setattr(table, "drop", refuse)
         names.committed(found)
@@ -431,7 +431,7 @@ def test_a_commit_at_the_end_of_the_program(
 def skip_and_compare(place: Path, nodes: str) -> list[list[str]]:
     """The steps that were committed, and those whose meanings are known to be the same then."""
     store, known = on_node(place, nodes), []
-    wheres: list[tuple[str, _apart.Compared]] = []
+    wheres: list[tuple[str, _name_check.Compared]] = []
     with libckpt.Checkpointer(
         store, staged(nodes, "same"), pool_bytes=1 << 20, busy="skip", node_store=True
     ) as ckpt:
@@ -439,7 +439,7 @@ def skip_and_compare(place: Path, nodes: str) -> list[list[str]]:
         assert names is not None
         compare = names.compare
 
-        def note(meanings: dict[str, str], where: str) -> _apart.Compared:
+        def note(meanings: dict[str, str], where: str) -> _name_check.Compared:
             wheres.append((where, compare(meanings, where)))
             return wheres[-1][1]
 

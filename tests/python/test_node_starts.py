@@ -22,7 +22,15 @@ from sample import some
 from waiting import finished, until
 
 import libckpt
-from libckpt import _checkpointer, _core, _engine, _exchange, _opening, _service, _table
+from libckpt import (
+    _barrier,
+    _checkpointer,
+    _core,
+    _engine,
+    _exchange,
+    _kvstore,
+    _service,
+)
 
 #: seconds: nobody waits for so long
 PATIENT = 3600.0
@@ -158,7 +166,7 @@ def open_nowhere(place: Path, how: str) -> str:
     return str(caught.value)
 
 
-class Torn(_table.Table):
+class Torn(_kvstore.Table):
     """A connection that breaks when it is to be used for something."""
 
     breaks = ""
@@ -196,7 +204,7 @@ def open_cut_off(place: Path, who: int, how: str, nodes: bool) -> tuple[str, str
     def connect(keys: Any) -> Any:
         if how == "connect":
             raise libckpt.NetworkError("nobody there")
-        return Torn(_table.second(keys))
+        return Torn(_kvstore.second(keys))
 
     if rank == who:
         Torn.breaks = {
@@ -249,7 +257,7 @@ def hear_one_that_has_lost_its_connection(place: Path) -> str:
 
     if rank == 1:
         Torn.breaks = "/opened"
-        _exchange.connect = lambda keys: Torn(_table.second(keys))  # type: ignore[assignment]
+        _exchange.connect = lambda keys: Torn(_kvstore.second(keys))  # type: ignore[assignment]
     if rank == 2:
         _exchange.Engine = late  # type: ignore[misc,assignment]
     with pytest.raises(libckpt.NetworkError) as caught:
@@ -265,7 +273,7 @@ def test_a_rank_that_does_not_hear_how_it_went_tells_the_others(tmp_path: Path) 
         assert rank == 1 or "rank 1 could not open" in said
 
 
-class Interrupting(_table.Table):
+class Interrupting(_kvstore.Table):
     """Ctrl-C comes when a rank has taken the session, or rank 0 has told it to the first one."""
 
     def write(self, key: str, value: bytes) -> None:
@@ -276,7 +284,7 @@ class Interrupting(_table.Table):
 
 def open_interrupted(place: Path, who: int) -> str:
     if rank_of() == who:
-        _exchange.connect = lambda keys: Interrupting(_table.second(keys))
+        _exchange.connect = lambda keys: Interrupting(_kvstore.second(keys))
     with pytest.raises((libckpt.CheckpointError, KeyboardInterrupt)) as caught:
         libckpt.Checkpointer(place / "shared", {"w": torch.ones(3)}, save_timeout=PATIENT)
     return str(caught.value)
@@ -302,7 +310,7 @@ class Kept:
 
 def test_what_an_earlier_start_has_said_is_not_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     table: Any = Kept()
-    group = _table.Group(3, 4, None)
+    group = _kvstore.Group(3, 4, None)
 
     def look(began: float = 0.0) -> Any:
         """What a rank does that comes now, and whose process was started then."""
@@ -339,7 +347,7 @@ def test_a_launcher_that_numbers_its_starts_is_believed(
     monkeypatch: pytest.MonkeyPatch, launcher: str
 ) -> None:
     """The clock of the host that has said it may be behind: it began later, by its own."""
-    group = _table.Group(3, 4, None)
+    group = _kvstore.Group(3, 4, None)
     way = _exchange._Way(group, "p", "s", 600)
     way._table = table = Kept()  # type: ignore[assignment]
     now = time.time()
@@ -372,7 +380,7 @@ def start_once(place: Path, port: int, who: int | None) -> str:
     """A start of a job whose store of keys is that of the starts before it; one rank refuses it."""
     rank = rank_of()
     keys = dist.TCPStore("localhost", port, is_master=False, wait_for_workers=False)
-    _exchange.find_group = lambda _: _table.Group(rank, 2, keys)  # type: ignore[assignment]
+    _exchange.find_group = lambda _: _kvstore.Group(rank, 2, keys)  # type: ignore[assignment]
     keep = 0 if rank == who else 1
     try:
         with libckpt.Checkpointer(
@@ -491,7 +499,7 @@ class Interrupter:
 
 FILES = {
     module.__file__
-    for module in (_checkpointer, _core, _engine, _exchange, _opening, _service, _table)
+    for module in (_checkpointer, _core, _engine, _exchange, _barrier, _service, _kvstore)
 }
 
 
@@ -503,7 +511,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     class Lib:
         def __getattr__(self, name: str) -> Any:
-            return getattr(_table.lib, name)
+            return getattr(_kvstore.lib, name)
 
         def ckpt_engine_open(self, *given: Any) -> int:
             code: int = real(*given)

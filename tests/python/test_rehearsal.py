@@ -17,7 +17,7 @@ import pytest
 import torch
 from conftest import Training, assert_same
 from libckpt._equality import differences
-from libckpt._gathering import Meeting
+from libckpt._gathering import Rendezvous
 from libckpt._slices import boxes
 from ranks import Job, together
 from waiting import until
@@ -445,7 +445,7 @@ def test_ranks_rehearse(tmp_path: Path, layout: str) -> None:
 
 def end_interrupted(place: Path) -> tuple[str, int | None, bool]:
     """Rank 0 is interrupted: what the others hear, and who may remove what they share."""
-    meeting = Meeting(str(place), None, 20.0)
+    meeting = Rendezvous(str(place), None, 20.0)
     rank, error, last = torch.distributed.get_rank(), None, False
     for turn in range(3):
         if turn == rank:

@@ -21,7 +21,7 @@ from ranks import together
 from waiting import LIMIT, finished, remotely, until
 
 import libckpt
-from libckpt import _bringing, _core, _existing
+from libckpt import _core, _existing, _import
 
 # For the ranks; not at the front: there is a conftest there, too.
 sys.path.append(str(Path(__file__).parents[1] / "s3"))
@@ -473,7 +473,7 @@ def _fails(root: Path, whom: int, dead: bool) -> str:
         raise libckpt.IntegrityError("this one cannot", code=-10001)
 
     if rank == whom:
-        _bringing.bring = bring
+        _import.bring = bring
     with pytest.raises(libckpt.CheckpointError) as caught:
         libckpt.Checkpointer(
             root / f"node{rank}",

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from libckpt._table import Table
+from libckpt._kvstore import Table
 from libckpt._takers import Taken, Takers
 from ranks import together
 from waiting import until
 
 import libckpt
-from libckpt import _table, _takers
+from libckpt import _kvstore, _takers
 
 NAMES = ["a", "b", "c"]
 
@@ -45,7 +45,7 @@ class Job:
 
     def connect(self) -> Table:
         before = sockets()
-        table = _table.connect(self.store)
+        table = _kvstore.connect(self.store)
         assert table is not None
         self.fds.append(max(sockets() - before, key=int))
         return table

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from . import _errors as errors
-from ._early import check_values
 from ._load import remote_name
+from ._preflight import check_values
 from ._save import Progress, callback
 from ._sharded import refuse_sharded
-from ._specials import check_state
+from ._state_kinds import check_state
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 
@@ -51,7 +51,7 @@ def check_given(
     allow_pickle: bool,
 ) -> None:
     """Raises for a callback that is none, and for a state with values that cannot be saved."""
-    from ._table import find_group
+    from ._kvstore import find_group
 
     callback("progress", progress)
     if state is not None:

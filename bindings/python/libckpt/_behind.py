@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ._marks import first_difference
+from ._tensor_state import first_difference
 from ._tensors import Part
 
 

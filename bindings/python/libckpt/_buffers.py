@@ -32,12 +32,12 @@ from ._alike import Groups
 from ._dtypes import U8
 from ._errors import UnsupportedStateError
 from ._holders import Holders, ModuleHolders
+from ._json_values import Json
 from ._layout import is_dtensor
 from ._modules import buffer_slots
 from ._native import ffi, lib
 from ._ranks import Ranks
 from ._tensors import Block, Described, describe, encode_name
-from ._typed import Json
 
 if TYPE_CHECKING:
     import torch

@@ -32,23 +32,23 @@ from ._arguments import (
 )
 from ._core import Core, forgotten
 from ._differences import patterns_of
-from ._early import Looks, check_early
 from ._engine import Engine, Options, check, logger
 from ._existing import ExistingSave
 from ._fence import Fences
+from ._json_values import Path
 from ._load import Step, check_step, read_newest, store_path
 from ._native import lib
 from ._preempt import Preempted, Preemption, make_group, signals_of
+from ._preflight import Looks, check_early
 from ._ranks import Ranks
 from ._rehearsal import Rehearsal
 from ._restore import restore
 from ._save import Progress, Save
 from ._snapshot import Snapshot
-from ._specials import check_state
 from ._stages import Told, told_by
 from ._state import SMALL_BYTES, Planner
+from ._state_kinds import check_state
 from ._twice import explained
-from ._typed import Path
 
 #: With on_error="warn", so many saves that fail one after the other raise.
 _PATIENCE = 3

@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from . import _errors as errors
-from ._door import apart
+from ._call_guard import apart
 from ._engine import Engine, logger, text
 from ._native import lib
 from ._twice import note_open

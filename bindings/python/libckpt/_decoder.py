@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python values out of the JSON that _typed.py makes of them. Nothing of it is trusted."""
+"""Python values out of the JSON that _json_values.py makes of them. Nothing of it is trusted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from ._asking import calling, is_of_user
 from ._errors import FormatError, UnsupportedError
-from ._typed import BIT_GENERATORS, FACTORIES, SPECIAL_TAGS, Json, base64_of, tag_of
+from ._json_values import (
+    BIT_GENERATORS,
+    FACTORIES,
+    SPECIAL_TAGS,
+    Json,
+    base64_of,
+    tag_of,
+)
 
 if TYPE_CHECKING:
     import random

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ._engine import logger
 from ._errors import CheckpointWarning, MismatchError
-from ._typed import Path, path_text
+from ._json_values import Path, path_text
 
 #: Problems of one kind that a message lists; the rest is counted.
 _LISTED = 10

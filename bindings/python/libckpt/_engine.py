@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 from . import _errors as errors
-from ._door import Door, Helper
+from ._call_guard import CallGuard, Helper
 from ._gpus import cuda_major
 from ._native import ffi, lib
 from ._nodes import given_name, node_name
@@ -426,7 +426,7 @@ class Engine:
         self._thread: threading.Thread | None = None
         #: where the library puts its handle
         self._cell: Any = ffi.new("struct ckpt_engine **")
-        self._door = Door(self._end)
+        self._door = CallGuard(self._end)
         try:
             self._open(ranks)
             if log_thread:

@@ -17,16 +17,16 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import _errors as errors
-from ._apart import Names
-from ._bringing import bring_all, same_remote
+from ._barrier import Opening, Pause, failure, late_error, tell, words
 from ._engine import Engine, Options, logger
+from ._import import bring_all, same_remote
+from ._kvstore import Group, Table, connect, find_group, first_line
 from ._load import store_path
+from ._name_check import Names
 from ._native import lib
 from ._nodes import place_of
-from ._opening import Opening, Pause, failure, late_error, tell, words
 from ._service import Service
 from ._stages import Told, tell_apart
-from ._table import Group, Table, connect, find_group, first_line
 from ._takers import Takers
 
 #: So often each path was opened by all ranks, by what its keys begin with; the same in every rank.

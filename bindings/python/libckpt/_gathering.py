@@ -8,13 +8,13 @@ import os
 from collections.abc import Sequence
 
 from . import _errors as errors
+from ._barrier import Pause, late_error, words
 from ._exchange import meet
+from ._kvstore import Group, Table, find_group, first_line
 from ._native import lib
-from ._opening import Pause, late_error, words
-from ._table import Group, Table, find_group, first_line
 
 
-class Meeting:
+class Rendezvous:
     """All ranks of the job make one and end it, in the same order."""
 
     def __init__(self, path: str, distributed: bool | None, timeout: float) -> None:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ._json_values import Json
 from ._layout import is_spread
 from ._reader import Memory
 from ._tensors import describe
-from ._typed import Json
 
 
 def must_be_asked(node: dict[str, Json]) -> bool:

@@ -29,11 +29,11 @@ from ._errors import (
     StorageError,
     UnsupportedError,
 )
+from ._json_values import Json, tag_of
 from ._native import lib
 from ._ranks import is_own
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress, callback
-from ._typed import Json, tag_of
 
 if TYPE_CHECKING:
     import torch

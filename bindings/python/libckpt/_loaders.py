@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._asking import asking
 from ._engine import logger
-from ._typed import Path, path_text
+from ._json_values import Path, path_text
 
 if TYPE_CHECKING:
     import torch

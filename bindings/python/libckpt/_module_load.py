@@ -14,6 +14,7 @@ from . import _dtypes
 from ._asking import asking
 from ._errors import MismatchError
 from ._into import kind_of
+from ._json_values import Json, Path, path_text
 from ._layout import is_spread, memory_of
 from ._modules import (
     buffer_slots,
@@ -30,7 +31,6 @@ from ._modules import (
 from ._reader import Stored
 from ._subclasses import is_wrapped, wrapped_class, wraps
 from ._tensors import check_place, describe
-from ._typed import Json, Path, path_text
 from ._views import unite_module
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedStateError
 from ._glance import same_items
+from ._json_values import Json, dump
 from ._layout import memory_of
-from ._typed import Json, dump
 
 if TYPE_CHECKING:
     import torch

@@ -25,12 +25,13 @@ from ._errors import UnsupportedStateError
 from ._fence import fences_of
 from ._glance import same_items
 from ._holders import Holders
+from ._json_values import Encoder, Json, Path, dump, path_name, path_text
 from ._layout import is_dtensor, is_part_like, is_spread
-from ._marks import places_of
 from ._modules import strip_wrappers
 from ._ranks import Ranks
 from ._subclasses import encode as encode_wrapped
 from ._subclasses import owns_in, wraps
+from ._tensor_state import places_of
 from ._tensors import (
     Described,
     Part,
@@ -41,7 +42,6 @@ from ._tensors import (
     part_of,
     spread_last,
 )
-from ._typed import Encoder, Json, Path, dump, path_name, path_text
 
 if TYPE_CHECKING:
     import torch

@@ -14,6 +14,7 @@ from . import _dtypes
 from ._asking import asking
 from ._errors import FormatError, MismatchError, UnsupportedStateError
 from ._into import into, is_tensor, kind_of, same_bits
+from ._json_values import Json, Path, path_name, path_text
 from ._layout import is_dtensor, is_part_like, is_spread, memory_of
 from ._modules import strip_wrappers
 from ._optimizer import (
@@ -26,7 +27,6 @@ from ._optimizer import (
 from ._reader import Stored, optimizer_tensors
 from ._subclasses import is_wrapped, wraps
 from ._tensors import describe, overlaps
-from ._typed import Json, Path, path_name, path_text
 from ._views import Found, Source, own_tensors, unite_optimizer
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from ._buffers import said_of
 from ._errors import MismatchError
+from ._json_values import Json
 from ._reader import Reader
-from ._typed import Json
 
 #: Problems of one kind that a message lists; the rest is counted.
 LISTED = 10

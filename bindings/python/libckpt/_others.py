@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from ._buffers import said_of
 from ._engine import Engine, logger
 from ._into import is_tensor, same_bits
+from ._json_values import Json, Path, path_text, tag_of
 from ._origin import Origin
 from ._ranks import PerRank, is_own
 from ._reader import Memory, Reader, Stored
 from ._slices import reading
-from ._typed import Json, Path, path_text, tag_of
 
 #: Bytes of tensors that are read to be compared. What is beyond that is not.
 _MOST = 64 << 20

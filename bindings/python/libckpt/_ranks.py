@@ -170,7 +170,7 @@ class PerRank(Generic[T]):
     """
 
     def __init__(self, value: T) -> None:
-        from ._specials import is_module, is_optimizer
+        from ._state_kinds import is_module, is_optimizer
 
         if is_module(value) or is_optimizer(value):
             raise UnsupportedStateError(

@@ -28,6 +28,7 @@ from ._errors import (
     UnsupportedStateError,
     VersionError,
 )
+from ._json_values import Json, tag_of
 from ._layout import is_spread
 from ._native import ffi, lib
 from ._optimizer import expand_state, state_tensor_name
@@ -36,7 +37,6 @@ from ._save import Progress, report
 from ._state import PYTHON_VERSION
 from ._subclasses import empty_like
 from ._tensors import Described, describe, describe_array, describe_bytes
-from ._typed import Json, tag_of
 
 if TYPE_CHECKING:
     import torch

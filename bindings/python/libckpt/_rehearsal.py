@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _errors as errors
-from ._door import Helper
+from ._call_guard import Helper
 from ._engine import Engine, logger
 from ._gpus import CPU
 from ._load import is_unreadable

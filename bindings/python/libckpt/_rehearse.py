@@ -16,17 +16,17 @@ from ._checkpointer import Checkpointer
 from ._engine import logger
 from ._equality import differences, hollow_in, same_piece
 from ._exchange import node_ranks, refuse
-from ._gathering import Meeting
+from ._gathering import Rendezvous
 from ._into import is_tensor
+from ._json_values import path_text
 from ._load import store_path
 from ._modules import buffers_of_first
 from ._rng import keep
 from ._room import check_room
 from ._slices import Piece, Slices, reading
-from ._specials import check_state, find_specials, is_module
+from ._state_kinds import check_state, find_specials, is_module
 from ._throwaway import Copier
 from ._trial import Load, Trial, TrialReader
-from ._typed import path_text
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +99,7 @@ def rehearse(
 
     listed = patterns(try_load, "try_load")
     parent = tempfile.gettempdir() if directory is None else store_path(directory)
-    meeting = Meeting(parent, distributed, timeout)
+    meeting = Rendezvous(parent, distributed, timeout)
     if node_store is None:
         node_store = directory is None and meeting.world > 1 and node_ranks() != meeting.world
     options: dict[str, Any] = {
@@ -115,7 +115,7 @@ def rehearse(
 
 
 def _meet_and_try(
-    meeting: Meeting,
+    meeting: Rendezvous,
     parent: str,
     state: dict[str, Any],
     options: dict[str, Any],

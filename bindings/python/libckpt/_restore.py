@@ -39,6 +39,7 @@ from ._into import (
     kind_of,
     same_bits,
 )
+from ._json_values import SPECIAL_TAGS, Json, Path, path_name, path_text, tag_of
 from ._live_parts import must_be_asked, want_part
 from ._loaders import begin, generator_of, is_loader
 from ._module_load import ModuleLoad
@@ -49,7 +50,7 @@ from ._others import differing
 from ._ranks import PerRank, is_own
 from ._reader import Memory, Reader, Stored, references
 from ._save import Progress
-from ._specials import Special, find_specials, is_optimizer, is_stateful, specials_in
+from ._state_kinds import Special, find_specials, is_optimizer, is_stateful, specials_in
 from ._subclasses import Places, empty_like, is_wrapped, wraps
 from ._takers import Taken, Takers
 from ._tensors import (
@@ -60,7 +61,6 @@ from ._tensors import (
     is_whole,
     overlaps,
 )
-from ._typed import SPECIAL_TAGS, Json, Path, path_name, path_text, tag_of
 from ._views import Found, United, Views, dict_items, list_items, node_at, same
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import _errors as errors
 from ._into import is_module, is_tensor
+from ._json_values import NESTING_MAX
 from ._layout import memory_of
 from ._modules import has_own_say
-from ._specials import is_optimizer
+from ._state_kinds import is_optimizer
 from ._subclasses import wraps
 from ._tensors import check_tensor
-from ._typed import NESTING_MAX
 
 if TYPE_CHECKING:
     import torch

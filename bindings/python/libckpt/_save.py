@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, NoReturn
 
 from . import _errors as errors
 from . import _gpus
-from ._apart import Compared
 from ._behind import Behind
 from ._engine import (
     Engine,
@@ -28,6 +27,7 @@ from ._engine import (
     raise_last,
     wait_sliced,
 )
+from ._name_check import Compared
 from ._native import ffi, lib
 from ._snapshot import Snapshot
 

@@ -8,10 +8,10 @@ import threading
 import time
 from typing import Any
 
-from ._door import Helper
+from ._call_guard import Helper
 from ._engine import check, logger, new_struct
+from ._kvstore import Table, first_line
 from ._native import ffi, lib
-from ._table import Table, first_line
 
 #: A connection that broke is made anew, but not more often than this.
 _RECONNECT = 10.0

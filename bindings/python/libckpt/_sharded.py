@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ._errors import UnsupportedStateError
-from ._specials import find_objects, is_module, is_optimizer
-from ._typed import path_text
+from ._json_values import path_text
+from ._state_kinds import find_objects, is_module, is_optimizer
 
 
 class _Kind(NamedTuple):

@@ -16,6 +16,7 @@ from ._buffers import NONE, Buffer, Own
 from ._dtypes import name_of
 from ._errors import UnsupportedStateError
 from ._holders import Holders
+from ._json_values import Json, Path, path_name, path_text
 from ._layout import ALONE, Copies, is_spread, spread_of
 from ._native import lib
 from ._ranks import Ranks, is_turn
@@ -28,7 +29,6 @@ from ._tensors import (
     encode_name,
     is_whole,
 )
-from ._typed import Json, Path, path_name, path_text
 
 if TYPE_CHECKING:
     import torch

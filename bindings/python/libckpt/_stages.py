@@ -27,9 +27,10 @@ from ._engine import logger
 from ._errors import MismatchError
 from ._holders import Meshes, ModuleHolders
 from ._into import is_tensor
+from ._json_values import NESTING_MAX, Path, path_name
 from ._layout import is_spread, memory_of
 from ._modules import has_own_say, is_extra_state, reshard, walk
-from ._specials import (
+from ._state_kinds import (
     Special,
     children,
     find_specials,
@@ -39,10 +40,9 @@ from ._specials import (
 )
 from ._structure import is_open
 from ._subclasses import wraps
-from ._typed import NESTING_MAX, Path, path_name
 
 if TYPE_CHECKING:
-    from ._opening import Opening
+    from ._barrier import Opening
     from ._ranks import Ranks
 
 #: Longest pause before a rank asks again, in seconds. There may be many ranks.

@@ -26,6 +26,7 @@ from ._engine import VERSION, logger
 from ._errors import CheckpointWarning, UnsupportedStateError
 from ._holders import Holders, Meshes, ModuleHolders
 from ._into import same_bits
+from ._json_values import Encoder, Json, Path, dump, path_text
 from ._layout import Copies, is_spread, memory_of
 from ._loaders import epochs_of, generator_of
 from ._modules import (
@@ -56,7 +57,8 @@ from ._sink import (
     shared_of,
 )
 from ._snapshot import Snapshot
-from ._specials import (
+from ._stages import Stages, Told, told_by
+from ._state_kinds import (
     Special,
     check_state,
     find_specials,
@@ -71,7 +73,6 @@ from ._specials import (
     same_specials,
     there_twice,
 )
-from ._stages import Stages, Told, told_by
 from ._subclasses import encode as encode_wrapped
 from ._subclasses import owns_in, wraps
 from ._tensors import (
@@ -85,7 +86,6 @@ from ._tensors import (
     part_of,
     spread_last,
 )
-from ._typed import Encoder, Json, Path, dump, path_text
 from ._walked import Settled, Walked
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ._into import is_tensor
+from ._json_values import NESTING_MAX
 from ._modules import walk
-from ._specials import is_module, is_optimizer
-from ._typed import NESTING_MAX
+from ._state_kinds import is_module, is_optimizer
 
 if TYPE_CHECKING:
     import torch

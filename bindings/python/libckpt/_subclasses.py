@@ -23,9 +23,9 @@ from . import _dtypes
 from ._asking import asking, calling
 from ._decoder import Decoder
 from ._errors import UnsupportedError, UnsupportedStateError
+from ._json_values import SPECIAL_TAGS, Encoder, Json, Path, path_text, tag_of
 from ._layout import dtensor_memory, is_dtensor, is_spread, memory_of
 from ._ranks import is_own
-from ._typed import SPECIAL_TAGS, Encoder, Json, Path, path_text, tag_of
 
 if TYPE_CHECKING:
     import torch

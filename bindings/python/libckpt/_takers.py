@@ -18,14 +18,14 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from ._door import Helper
+from ._barrier import Pause
+from ._call_guard import Helper
 from ._errors import FormatError, NetworkError
+from ._kvstore import first_line
 from ._native import lib
-from ._opening import Pause
-from ._table import first_line
 
 if TYPE_CHECKING:
-    from ._table import Table
+    from ._kvstore import Table
 
 T = TypeVar("T")
 

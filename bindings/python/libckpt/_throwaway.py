@@ -25,7 +25,7 @@ from ._into import is_tensor
 from ._layout import is_spread
 from ._loaders import is_loader
 from ._quiet import Quiet
-from ._specials import is_module, is_optimizer
+from ._state_kinds import is_module, is_optimizer
 from ._subclasses import wraps
 
 #: More objects than that take too long to copy.

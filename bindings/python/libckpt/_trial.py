@@ -21,6 +21,7 @@ from ._decoder import Decoder
 from ._engine import Engine
 from ._errors import CheckpointError, FormatError
 from ._into import is_module, is_tensor
+from ._json_values import Json, Path, path_name, path_text, tag_of
 from ._layout import is_spread
 from ._loaders import is_loader
 from ._modules import has_own_say, parameter_names, unwrap
@@ -31,10 +32,9 @@ from ._reader import Memory, Reader, Stored, references
 from ._restore import _is_special, _Live, fits_array
 from ._rng import keep
 from ._slices import Bound
-from ._specials import is_optimizer, is_stateful
+from ._state_kinds import is_optimizer, is_stateful
 from ._tensors import Described, describe, overlaps
 from ._throwaway import Copier, UntriedError
-from ._typed import Json, Path, path_name, path_text, tag_of
 
 if TYPE_CHECKING:
     import torch

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from ._alike import Alike, Group
     from ._balance import Held
+    from ._json_values import Json
     from ._optimizer import OptimizerSource
-    from ._specials import Special
     from ._state import Modules
+    from ._state_kinds import Special
     from ._tensors import Block
-    from ._typed import Json
 
 
 class Walked(NamedTuple):

@@ -13,7 +13,7 @@ A checkpoint is a step of a store, verified and committed for all ranks or for n
 """
 
 from ._convert import convert
-from ._hold import close
+from ._engine_cache import close
 from ._stager import Stager
 from ._storage_reader import StorageReader
 from ._storage_writer import StorageWriter

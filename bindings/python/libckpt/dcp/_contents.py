@@ -26,13 +26,13 @@ from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 from .._behind import Behind
 from .._engine import VERSION
 from .._errors import UnsupportedStateError
+from .._json_values import Encoder, Json, Path, dump
 from .._ranks import Ranks
 from .._snapshot import Snapshot
 from .._state import META_MAX
 from .._tensors import check_tensor, describe, encode_name
-from .._typed import Encoder, Json, Path, dump
 from ._boxes import check_box, is_within
-from ._gathered import Gathered, on_host
+from ._gather_tensors import Gathered, on_host
 
 #: Version of the meta above.
 DCP_VERSION = 1

@@ -12,7 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from ._hold import close, step_of
+from ._engine_cache import close, step_of
 from ._storage_writer import StorageWriter
 
 

@@ -32,9 +32,9 @@ from .. import _dtypes
 from .._decoder import Decoder
 from .._engine import VERSION
 from .._errors import FormatError, VersionError
+from .._json_values import Json, tag_of
 from .._modules import strip_wrappers
 from .._reader import Reader, Stored, optimizer_tensors, references
-from .._typed import Json, tag_of
 from ._contents import DCP_VERSION
 
 #: Items of all lists together.

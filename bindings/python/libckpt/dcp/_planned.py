@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._sharing import Absent
+    from ._dedup import Absent
 
 #: Bytes of one key. A store of keys that runs on libuv ends the connection at more than 8 MiB.
 _PART = 4 << 20

@@ -19,13 +19,13 @@ from .. import _errors as errors
 from .._decoder import Decoder
 from .._engine import Engine, Options
 from .._exchange import node_ranks
+from .._kvstore import find_group
 from .._load import Step, parse_step, read_newest, store_path
 from .._native import lib
 from .._reader import Memory, Reader, Stored, references
-from .._table import find_group
 from .._tensors import describe, overlaps
 from ._boxes import check_box, is_within
-from ._hold import Loaded, bring, flag, remember, step_of
+from ._engine_cache import Loaded, bring, flag, remember, step_of
 from ._names import Table, Value, table_of
 
 

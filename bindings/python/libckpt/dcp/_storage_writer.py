@@ -19,10 +19,10 @@ from .._engine import Options, logger
 from .._load import check_step, store_path
 from .._native import lib
 from .._ranks import Ranks
-from . import _sharing
+from . import _dedup
 from ._attempt import Attempt
 from ._contents import contents
-from ._hold import Config, Hold, Loaded, flag, hold, recall, remember, step_of
+from ._engine_cache import Config, Hold, Loaded, flag, hold, recall, remember, step_of
 
 
 class StorageWriter(Base):
@@ -186,11 +186,11 @@ class StorageWriter(Base):
         sharing = self._hold.sharing if self._hold is not None else None
         if sharing is None:
             return plan
-        self._local = plan if _sharing.is_usable(plan) else None
+        self._local = plan if _dedup.is_usable(plan) else None
         # torch says that it is what it has kept, which may have been made for another store.
-        last = self._local or _sharing.last_plan()
+        last = self._local or _dedup.last_plan()
         if last is not None:
-            sharing.tell_held(_sharing.pack(last.items))
+            sharing.tell_held(_dedup.pack(last.items))
         else:
             sharing.tell_held(sharing.held or b"")
         return plan
@@ -221,7 +221,7 @@ class StorageWriter(Base):
                 first=first,
                 absent=absent,
             )
-            snapshot = snapshot._replace(apart=_sharing.meanings(self._local))
+            snapshot = snapshot._replace(apart=_dedup.meanings(self._local))
             self._local = None
         except BaseException as error:
             found.refused(attempt, error)
@@ -245,31 +245,31 @@ class StorageWriter(Base):
         )
         return done
 
-    def _planned_by_all(self, planner: SavePlanner) -> _sharing.Absent | None:
+    def _planned_by_all(self, planner: SavePlanner) -> _dedup.Absent | None:
         """Of rank 0, with node_store: what the ranks have planned, if that is known."""
         plans, self._plans = self._plans, None
         try:
-            whole = None if plans is None else _sharing.whole(plans, planner)
-            return None if whole is None else _sharing.listed(whole)
+            whole = None if plans is None else _dedup.whole(plans, planner)
+            return None if whole is None else _dedup.listed(whole)
         except Exception as error:  # a planner may be anybody's, and the other ranks wait
             logger.warning("%s: what all ranks have planned is not known: %s", self, error)
             return None
 
     def _part_of(
         self, plan: SavePlan, planner: SavePlanner
-    ) -> tuple[SavePlan, _sharing.Absent | None]:
+    ) -> tuple[SavePlan, _dedup.Absent | None]:
         """What this rank writes of what is planned, and what its store says of other things."""
         sharing = self._hold.sharing if self._hold is not None else None
         if sharing is None:
             return plan, None
-        local = self._local = _sharing.local_plan(planner, self._local, sharing.held or b"")
+        local = self._local = _dedup.local_plan(planner, self._local, sharing.held or b"")
         held = sharing.hear_held(collective=self._collective)
         assert self._hold is not None
-        mine = _sharing.share(held, self._hold.engine.rank)
-        items = _sharing.chosen(local, plan, mine)
+        mine = _dedup.share(held, self._hold.engine.rank)
+        items = _dedup.chosen(local, plan, mine)
         return (
             dataclasses.replace(plan, items=items),
-            _sharing.absent(local, planner, sharing.hear_planned()),
+            _dedup.absent(local, planner, sharing.hear_planned()),
         )
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .._errors import UnsupportedStateError
+from .._json_values import Path, path_name, path_text
 from .._layout import is_spread
 from .._ranks import Ranks
 from .._tensors import (
@@ -20,7 +21,6 @@ from .._tensors import (
     encode_name,
     is_whole,
 )
-from .._typed import Path, path_name, path_text
 
 
 def on_host(value: torch.Tensor) -> torch.Tensor:

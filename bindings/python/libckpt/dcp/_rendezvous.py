@@ -19,11 +19,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from .. import _errors as errors
+from .._barrier import Opening
 from .._engine import error_class, logger
 from .._native import lib
-from .._opening import Opening
+from ._dedup import Absent, keepers
 from ._planned import Planned
-from ._sharing import Absent, keepers
 
 T = TypeVar("T")
 #: A step, by generation and number.
@@ -84,7 +84,7 @@ def _text(place: Place | None) -> str:
     return "nothing" if place is None else f"step {place[1]} (generation {place[0]})"
 
 
-class Meeting:
+class Rendezvous:
     """The ranks that save to one store, as one of them sees them."""
 
     def __init__(

@@ -35,7 +35,7 @@ class _State(enum.Enum):
     ENDED = enum.auto()
 
 
-class Door:
+class CallGuard:
     """
     Calls go in through it, from any thread. A signal handler or a finalizer may come at any moment,
     on a thread that is inside already or that closes: neither waits for itself.

@@ -27,7 +27,7 @@ from . import _errors as errors
 from ._engine import logger
 
 if TYPE_CHECKING:
-    from ._table import Table
+    from ._kvstore import Table
 
 T = TypeVar("T")
 

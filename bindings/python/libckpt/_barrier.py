@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from . import _errors as errors
 from ._engine import error_class, logger
+from ._kvstore import PATIENCE, Group, Table, first_line
 from ._native import lib
 from ._nodes import Place, Refusal, peers_by_node, refusal
-from ._table import PATIENCE, Group, Table, first_line
 
 #: Asking again for what is not there yet.
 _PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05

@@ -21,8 +21,8 @@ from torch.distributed.checkpoint.planner import WriteItem
 
 from .. import _dtypes
 from .._errors import UnsupportedStateError
+from .._json_values import Json
 from .._layout import is_dtensor
-from .._typed import Json
 
 _KEY_BYTES = 16
 _ITEM = struct.Struct(f"<{_KEY_BYTES}sQ")

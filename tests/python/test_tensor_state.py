@@ -11,22 +11,22 @@ import torch
 from torch import nn
 
 import libckpt
-from libckpt import _glance, _marks
+from libckpt import _glance, _tensor_state
 
 
 @pytest.fixture(params=["table", "no table", "no road"])
 def road(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """As it is; in a torch without a table; in one where the way through memory is not found."""
-    _marks.has_table()
+    _tensor_state.has_table()
     if request.param == "no table":
-        monkeypatch.setattr(_marks, "has_table", lambda: False)
+        monkeypatch.setattr(_tensor_state, "has_table", lambda: False)
     if request.param == "no road":
         one = torch.empty(1)
         assert not _glance.learn((one, one, one), (one._cdata,) * 3, 0)
     yield request.param
     monkeypatch.undo()
-    _marks.has_table.cache_clear()
-    _marks.has_table()
+    _tensor_state.has_table.cache_clear()
+    _tensor_state.has_table()
 
 
 def tensors() -> list[torch.Tensor]:
@@ -62,7 +62,7 @@ def addresses(places: bytes) -> Iterator[int]:
 
 def test_this_torch_is_asked_in_c_and_the_way_is_found() -> None:
     """Should a later torch lose this, saves are slower, and nothing else says so."""
-    assert _marks.has_table()
+    assert _tensor_state.has_table()
     one = torch.empty(1)
     probes = one, one.detach(), one.data
     places = probes[0]._cdata, probes[1]._cdata, probes[2]._cdata
@@ -70,11 +70,11 @@ def test_this_torch_is_asked_in_c_and_the_way_is_found() -> None:
 
 
 def test_the_table_tells_the_addresses_that_data_ptr_tells() -> None:
-    assert _marks.has_table()
+    assert _tensor_state.has_table()
     found = tensors()
     places = _glance.places(found)
     assert places is not None
-    assert list(addresses(places)) == _marks.pointers_of(found)
+    assert list(addresses(places)) == _tensor_state.pointers_of(found)
 
 
 def set_data(tensor: torch.Tensor, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -96,25 +96,25 @@ def set_data(tensor: torch.Tensor, made: Callable[[torch.Tensor], torch.Tensor])
 @pytest.mark.parametrize("number", [0, 63, 64, 129])
 def test_what_lies_otherwise_is_noticed(road: str, change: Any, number: int) -> None:
     found = [torch.rand(4, 4) for _ in range(130)]
-    there = _marks.places_of(found)
+    there = _tensor_state.places_of(found)
     assert isinstance(there, list if road == "no table" else bytes)
-    assert _marks.same_places(found, there)
+    assert _tensor_state.same_places(found, there)
     found[0].add_(1)
-    assert _marks.same_places(found, there)
+    assert _tensor_state.same_places(found, there)
     with torch.no_grad():
         change(found[number])
-    assert not _marks.same_places(found, there)
-    assert _marks.same_places(found, _marks.places_of(found))
+    assert not _tensor_state.same_places(found, there)
+    assert _tensor_state.same_places(found, _tensor_state.places_of(found))
 
 
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 128, 200])
 def test_fewer_and_more_are_not_the_same(road: str, count: int) -> None:
     assert road
     found = [torch.rand(2) for _ in range(count)]
-    there = _marks.places_of(found)
-    assert _marks.same_places(found, there)
-    assert not _marks.same_places([*found, torch.rand(2)], there)
-    assert not count or not _marks.same_places(found[:-1], there)
+    there = _tensor_state.places_of(found)
+    assert _tensor_state.same_places(found, there)
+    assert not _tensor_state.same_places([*found, torch.rand(2)], there)
+    assert not count or not _tensor_state.same_places(found[:-1], there)
 
 
 def test_versions_are_those_of_the_attribute(road: str) -> None:
@@ -125,32 +125,32 @@ def test_versions_are_those_of_the_attribute(road: str) -> None:
             tensor.detach().zero_()
     for start in (0, 1, 64, len(found) - 1, len(found)):
         wanted = [tensor._version for tensor in found[start:]]
-        assert _marks.versions_of(found, start) == struct.pack(f"{len(wanted)}q", *wanted)
+        assert _tensor_state.versions_of(found, start) == struct.pack(f"{len(wanted)}q", *wanted)
     wanted = [tensor._version for tensor in found]
     assert max(wanted) > 900
-    then = _marks.versions_of(found)
+    then = _tensor_state.versions_of(found)
     found[11].detach().add_(1)
     first = next(n for n, tensor in enumerate(found) if tensor._version != wanted[n])
-    assert _marks.first_difference(_marks.versions_of(found), then) == first
+    assert _tensor_state.first_difference(_tensor_state.versions_of(found), then) == first
 
 
 def test_what_counts_no_versions_is_an_error() -> None:
     with torch.inference_mode():
         frozen = torch.rand(2)
     with pytest.raises(RuntimeError, match="version counter"):
-        _marks.versions_of([torch.rand(2), frozen])
+        _tensor_state.versions_of([torch.rand(2), frozen])
 
 
 def test_what_is_no_plain_tensor_is_not_asked() -> None:
     class Mine(torch.Tensor):
         pass
 
-    _marks.has_table()
+    _tensor_state.has_table()
     for other in (torch.rand(2).as_subclass(Mine), 5, torch.rand(2).to_sparse()):
         assert _glance.places([torch.rand(2), other]) is None  # type: ignore[list-item]
     # A type that DLPack has no name for is told in Python.
     bits = torch.zeros(3, dtype=torch.uint8).view(torch.bits8)
-    assert isinstance(_marks.places_of([torch.rand(2), bits]), list)
+    assert isinstance(_tensor_state.places_of([torch.rand(2), bits]), list)
 
 
 def test_items_are_told_by_their_keys_and_identity() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from ._json_values import Encoder, Json, Path, path_name, path_text
 from ._loaders import is_loader
 from ._modules import (
     has_own_say,
@@ -27,7 +28,8 @@ from ._modules import (
 from ._optimizer import name_parameters
 from ._ranks import PerRank
 from ._rng import keep
-from ._specials import (
+from ._state import Planner
+from ._state_kinds import (
     Special,
     check_state,
     find_specials,
@@ -40,10 +42,8 @@ from ._specials import (
     refuse_loader,
     there_twice,
 )
-from ._state import Planner
 from ._subclasses import wraps
 from ._tensors import check_place, check_tensor, describe
-from ._typed import Encoder, Json, Path, path_name, path_text
 
 if TYPE_CHECKING:
     import torch

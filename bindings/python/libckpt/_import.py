@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from . import _errors as errors
+from ._barrier import Opening, late_error
 from ._engine import Options, aside, bring, logger
+from ._kvstore import first_line
 from ._native import lib
 from ._nodes import different_remotes
-from ._opening import Opening, late_error
-from ._table import first_line
 
 if TYPE_CHECKING:
     from ._exchange import Ranks

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _errors as errors
 from .._engine import Engine, Options, logger
 from .._exchange import join, join_group, join_nodes, open_all
+from .._kvstore import Group, find_group
 from .._load import store_path
 from .._native import lib
 from .._reader import Reader
-from .._table import Group, find_group
 from .._waiting import wait_until
-from ._meeting import Meeting
+from ._rendezvous import Rendezvous
 
 if TYPE_CHECKING:
     from ._attempt import Attempt
-    from ._sharing import Absent
+    from ._dedup import Absent
 
 
 class Loaded(NamedTuple):
@@ -233,9 +233,9 @@ class Hold:
         self.engine = open_all(config.path, config.options, ranks, opened)
         opening = None if ranks is None else ranks.opening
         # As for a claim, so that the engine's own deadlines come after it.
-        self._meeting: Meeting | None = None
+        self._meeting: Rendezvous | None = None
         if opening is not None:
-            self._meeting = Meeting(opening, config.path, timeout * 3 / 4, self.engine.peers)
+            self._meeting = Rendezvous(opening, config.path, timeout * 3 / 4, self.engine.peers)
         #: (generation, step) that the next save continues from
         self._tip: tuple[int, int] | None = None
         #: it has been closed, and has left that for the next one
@@ -358,7 +358,7 @@ class Hold:
         return "" if self._meeting is None else self._meeting.name
 
     @property
-    def sharing(self) -> Meeting | None:
+    def sharing(self) -> Rendezvous | None:
         """The ranks, if every node has a store of its own."""
         return self._meeting if self.engine.peers else None
 
