@@ -331,7 +331,7 @@ def test_a_newest_step_that_is_bad_is_passed_over_loudly(
 
 
 def test_a_step_comes_back_from_quarantine(opened: Any, store: Path) -> None:
-    """As README.md says it, and as the warning does."""
+    """As docs/reliability.md says it, and as the warning does."""
     state = three_steps(opened)
     shard = shards(store)[-1]
     flip(shard, 5000)
