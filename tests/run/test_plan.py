@@ -74,7 +74,8 @@ def test_what_the_model_checker_has_explored_is_not_explored_twice(
 def test_fuzz_targets_count_in_each_layer_that_they_name() -> None:
     fuzz = plan.ROOT / "tests/fuzz"
     text = "".join(path.read_text() for path in fuzz.glob("*.c"))
-    layers = {path.parent.name for path in (plan.ROOT / "libckpt").glob("*/*.h")}
+    library = plan.ROOT / "libckpt"
+    layers = {path.relative_to(library).parts[0] for path in library.glob("*/**/*.h")}
     named = layers & set(re.findall(r'^#include "(\w+)/', text, re.MULTILINE))
     counted = set(
         re.findall(r"^src:\*libckpt/(\w+)/", (fuzz / "counted.txt").read_text(), re.MULTILINE)
