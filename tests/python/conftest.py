@@ -24,6 +24,9 @@ from waiting import ended
 import libckpt
 from libckpt import dcp
 
+#: torch's TCPStore asks the name server who connects. The resolver waits 5 s for an answer that is
+#: lost, and so long the store answers nobody.
+os.environ["RES_OPTIONS"] = "timeout:1 attempts:5"
 torch.set_num_threads(1)
 small_by_default(libckpt.Checkpointer, dcp.StorageWriter)
 
