@@ -347,7 +347,7 @@ def fail_in_between(place: Path) -> tuple[str, str]:
 
             patch.setattr(_checkpointer, "told_by", stop)
         try:
-            early = said_by(lambda: opened(place / "early", state_of([0]), save_timeout=20).close())
+            early = said_by(lambda: opened(place / "early", state_of([0])).close())
         except KeyboardInterrupt:
             early = "interrupted"
     if dist.get_rank() == 1:

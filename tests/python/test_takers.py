@@ -187,13 +187,21 @@ def keep_store(place: Path) -> dict[str, str]:
     return said
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether all threads of a process are: each stops for itself."""
+    try:
+        stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # a thread has just ended
+        return False
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+
+
 def resume_without(place: Path, rank: int, pid: int) -> dict[str, str]:
-    stat = Path(f"/proc/{pid}/stat")
     begin = Takers.begin
 
     def stopped(takers: Takers, number: int) -> None:
         (place / f"opened-{rank}").touch()
-        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+        until(lambda: is_stopped(pid), "the key-value store to stop")
         begin(takers, number)
 
     state = {"weight": torch.ones(3), "count": 1}
@@ -202,9 +210,13 @@ def resume_without(place: Path, rank: int, pid: int) -> dict[str, str]:
     Takers.begin = stopped  # type: ignore[method-assign]
     _takers._PATIENCE = 0.5
     state["count"] = 2
+    # What the ranks wait for each other when they open the store and the step must not expire.
+    # What they wait when the key-value store has stopped must, and it is the same limit.
     ckpt = libckpt.Checkpointer(
-        place / "store", state, pool_bytes=1 << 20, save_timeout=3, rehearse=False
+        place / "store", state, pool_bytes=1 << 20, save_timeout=12, rehearse=False
     )
+    # So they open the step at the same time.
+    dist.barrier()
     try:
         ckpt.resume()
     except libckpt.CheckpointError as error:
