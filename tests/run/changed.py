@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which parts of a test run a file that has changed can break, for the inner loop of a developer.
 
-The first pattern that matches a path decides. test_changed.py sees that every file has one.
+The first pattern that matches a path decides. test_changed.py sees that every file has one. A module of
+the tests also runs the parts of the files that import it.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import functools
+import pathlib
+import re
+from collections import Counter
+
+from checkout import ROOT
 
 MAP = {
     "libckpt/engine/*": "unit sim api tidy lint format",
@@ -91,10 +98,50 @@ def pattern_of(path: str) -> str | None:
     return next((pattern for pattern in MAP if fnmatch.fnmatchcase(path, pattern)), None)
 
 
+#: Also in the text of a program that a test starts.
+IMPORT = re.compile(r"^\s*(?:from (\w+)[\w.]* import|import (\w[\w., ]*))", re.MULTILINE)
+
+
+@functools.cache
+def imported() -> dict[str, set[str]]:
+    """By the Python files of tests: the names of the modules that each imports."""
+    found = {}
+    for path in (ROOT / "tests").glob("**/*.py"):
+        names: set[str] = set()
+        for one, several in IMPORT.findall(path.read_text()):
+            names |= {words.split()[0].partition(".")[0] for words in (one or several).split(",")}
+        found[str(path.relative_to(ROOT))] = names
+    return found
+
+
+@functools.cache
+def same_name() -> Counter[str]:
+    """How many modules of tests have a name: every folder has its own conftest."""
+    return Counter(pathlib.PurePath(path).stem for path in imported())
+
+
+@functools.cache
+def importers(module: str) -> frozenset[str]:
+    """The files of tests that import a module of theirs, themselves or through others."""
+    found: set[str] = set()
+    left = [module]
+    while left:
+        folder, _, file = left.pop().rpartition("/")
+        name = file.removesuffix(".py")
+        alone = same_name()[name] == 1
+        users = {path for path, names in imported().items() if name in names}
+        users = {path for path in users if alone or path.rpartition("/")[0] == folder}
+        left += users - found
+        found |= users
+    return frozenset(found)
+
+
 def parts_of(paths: list[str]) -> list[str]:
     """The parts for these files, each once."""
+    modules = [path for path in paths if path in imported()]
+    users = sorted({path for module in modules for path in importers(module)})
     found: dict[str, None] = {}
-    for path in paths:
+    for path in [*paths, *users]:
         pattern = pattern_of(path)
         found |= dict.fromkeys(
             MAP[pattern].split() if pattern else ["unit", "api", "tidy", "python"]

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import ast
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -38,10 +40,40 @@ def test_every_part_is_named_and_exists() -> None:
         ("bindings/python/libckpt/_load.py", {"python", "typing"}),
         ("tools/cmd_ls.c", {"tools", "lint"}),
         ("tests/model/claim.pml", {"models"}),
+        ("tests/python/waiting.py", {"python", "tools", "s3"}),
+        ("tests/python/pools.py", {"python", "tools", "s3"}),
+        ("tests/s3/s3_programs.py", {"s3", "tools"}),
     ],
 )
 def test_what_a_change_runs(path: str, some: set[str]) -> None:
     assert some <= set(changed.parts_of([path]))
+
+
+def test_a_module_of_tests_runs_the_parts_of_all_that_import_it() -> None:
+    """Python's own parser finds them here."""
+    files = {path: ast.parse(path.read_text()) for path in (ROOT / "tests").glob("**/*.py")}
+    modules: dict[str, list[Path]] = {}
+    for path in files:
+        modules.setdefault(path.stem, []).append(path)
+    seen = 0
+    for path, tree in files.items():
+        names = {name for node in ast.walk(tree) for name in imported_by(node)}
+        parts = set(changed.MAP[changed.pattern_of(str(path.relative_to(ROOT))) or ""].split())
+        for name in names & modules.keys():
+            if any(one.parent == path.parent for one in modules[name]):
+                continue
+            (module,) = modules[name]
+            missing = parts - set(changed.parts_of([str(module.relative_to(ROOT))]))
+            assert not missing, f"{path} imports {module}, and not all of its parts run"
+            seen += 1
+    assert seen > 20
+
+
+def imported_by(node: ast.AST) -> list[str]:
+    """Names of modules."""
+    if isinstance(node, ast.Import):
+        return [alias.name.partition(".")[0] for alias in node.names]
+    return [(node.module or "").partition(".")[0]] if isinstance(node, ast.ImportFrom) else []
 
 
 def test_the_parts_look_at_what_has_changed_since_the_commit_that_was_given(
