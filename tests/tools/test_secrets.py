@@ -9,16 +9,14 @@ import os
 import resource
 import shutil
 import signal
-import socket
-import socketserver
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from proxy import Proxy, serving
 from waiting import until
 
 # Not at the front: there is a conftest there, too.
@@ -48,48 +46,6 @@ signal.pause()
 GROUND = "what-is-on-the-heap"
 
 
-class Tunnels(socketserver.ThreadingTCPServer):
-    """A proxy for TLS, which wants a password."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        self.asked: list[bytes] = []
-        super().__init__(("127.0.0.1", 0), Tunnel)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-class Tunnel(socketserver.BaseRequestHandler):
-    server: Tunnels
-
-    def handle(self) -> None:
-        head = b""
-        while b"\r\n\r\n" not in head:
-            head += self.request.recv(1)
-        self.server.asked.append(head)
-        port = int(head.split()[1].rpartition(b":")[2])
-        try:
-            to = socket.create_connection(("127.0.0.1", port))
-        except ConnectionRefusedError:
-            self.request.sendall(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
-            return
-        with to:
-            self.request.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-            back = threading.Thread(target=self.pump, args=(to, self.request), daemon=True)
-            back.start()
-            self.pump(self.request, to)
-            back.join()
-
-    @staticmethod
-    def pump(source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-            sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
-
-
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
     """A server that wants these keys, behind a proxy that wants a password; every process may dump its core."""
@@ -113,14 +69,13 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 
 @pytest.fixture
-def tunnels(bucket: Bucket) -> Iterator[Tunnels]:
-    with Tunnels() as tunnels:
-        port = tunnels.server_address[1]
-        bucket.settings["https_proxy"] = f"http://me:{PASSWORD}@127.0.0.1:{port}"
+def proxy(bucket: Bucket) -> Iterator[Proxy]:
+    """It wants a password."""
+    with serving() as proxy:
+        bucket.settings["https_proxy"] = f"http://me:{PASSWORD}@127.0.0.1:{proxy.port}"
         bucket.settings["no_proxy"] = None
         bucket.settings["NO_PROXY"] = None
-        yield tunnels
-        tunnels.shutdown()
+        yield proxy
 
 
 def give_keys(bucket: Bucket, way: str) -> None:
@@ -205,7 +160,7 @@ def holds(core: Path, text: str) -> bool:
 
 
 @pytest.mark.parametrize("way", ["process", "profile"])
-def test_nobody_tells_them(bucket: Bucket, tunnels: Tunnels, tmp_path: Path, way: str) -> None:
+def test_nobody_tells_them(bucket: Bucket, proxy: Proxy, tmp_path: Path, way: str) -> None:
     give_keys(bucket, way)
     store = tmp_path / "store"
     training = train(bucket, store)
@@ -232,8 +187,8 @@ def test_nobody_tells_them(bucket: Bucket, tunnels: Tunnels, tmp_path: Path, way
     check_said(refused.stdout, refused.stderr)
     check_files(store)
     check_files(tmp_path / "back")
-    assert all(b"Proxy-Authorization: Basic " in head for head in tunnels.asked)
-    assert len(tunnels.asked) >= 6
+    assert all("Proxy-Authorization: Basic " in head for head in proxy.asked)
+    assert len(proxy.asked) >= 6
 
 
 @pytest.mark.parametrize("way", ["process", "profile"])
@@ -249,7 +204,7 @@ def test_a_training_dumps_no_key(bucket: Bucket, tmp_path: Path, way: str) -> No
 
 @pytest.mark.parametrize("way", ["process", "profile"])
 def test_a_program_dumps_nothing(
-    bucket: Bucket, tunnels: Tunnels, tmp_path: Path, way: str
+    bucket: Bucket, proxy: Proxy, tmp_path: Path, way: str
 ) -> None:
     give_keys(bucket, way)
     store = save(tmp_path / "store", PARTS, 1)
@@ -266,4 +221,4 @@ def test_a_program_dumps_nothing(
     check_said(said)
     shutil.rmtree(bucket.home / ".aws")
     check_files(tmp_path)
-    assert tunnels.asked
+    assert proxy.asked
