@@ -37,12 +37,14 @@ def is_bad_luck(test: Test) -> bool:
     """Whether a test that failed may run once more, alone. In doubt it may not."""
     if test.outcome not in (FAILED, HUNG) or FINDING.search(test.output):
         return False
-    if test.outcome == HUNG or "no_oracle" in test.marks:
+    if test.outcome == HUNG:
         return True
     # A signal is a crash, unless it is how the limit against hanging ends the program (tests/lib/hang.h).
     aborted = test.code in (-signal.SIGABRT, 128 + signal.SIGABRT)
     if (test.code < 0 or test.code >= 128) and not (aborted and HANG_LIMIT in test.output):
         return False
+    if "no_oracle" in test.marks:
+        return True
     excuses = test.output.count(HANG_LIMIT) + len(SHORTAGE.findall(test.output))
     return excuses > 0 and excuses >= list(test.inner.values()).count(FAILED)
 
