@@ -20,6 +20,7 @@
 #include <ckpt/error.h>
 #include "bench_tool.h"
 #include "device/device.h"
+#include "engine/runtime/modules.h"
 #include "engine/save/rank_schema.h"
 #include "engine/save/rank_schema_survey.h"
 #include "format/sealed.h"
@@ -148,7 +149,7 @@ static void start_machine(struct machine *m, uint32_t world)
 		.devices = &m->devices,
 		.pool = m->pool};
 	bench_must_os(parts.root >= 0, ".");
-	bench_must(ckpt_core_init(&m->core, &parts, &config, &err), &err, "core");
+	bench_must(ckpt_modules_open(&m->core, &parts, &config, &err), &err, "core");
 	/* It has no others to talk to; what they have written is there. */
 	m->core.config.world = world;
 	m->core.marker.shared = true;

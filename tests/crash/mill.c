@@ -119,7 +119,7 @@ int mill_open(struct mill *mill, const struct mill_setup *setup, struct ckpt_io 
 		.node = "sim"};
 
 	sim_memory_enter(mill->owner);
-	int r = ckpt_core_init(&mill->core, &parts, &config, &err);
+	int r = ckpt_modules_open(&mill->core, &parts, &config, &err);
 	sim_memory_enter(0);
 	CKPT_ASSERT(r == 0);
 	init_command(mill, &opener.command);
@@ -277,7 +277,7 @@ int mill_close(struct mill *mill)
 	sim_memory_enter(mill->owner);
 	ckpt_command_fini(&closer.command);
 	ckpt_plan_free(mill->cache);
-	ckpt_core_destroy(&mill->core);
+	ckpt_modules_close(&mill->core);
 	sim_memory_enter(0);
 	return r;
 }

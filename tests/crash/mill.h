@@ -11,6 +11,7 @@
 #include "engine/lineage/open.h"
 #include "engine/restore/restore.h"
 #include "engine/runtime/commands.h"
+#include "engine/runtime/modules.h"
 #include "engine/save/save.h"
 #include "sim/sim_device.h"
 #include "sim/sim_env.h"

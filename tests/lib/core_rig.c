@@ -16,6 +16,7 @@
 #include "engine/lineage/open.h"
 #include "engine/restore/restore_state.h"
 #include "engine/runtime/commands.h"
+#include "engine/runtime/modules.h"
 #include "lib/fence.h"
 
 #define BLOCK       UINT32_C(65536)
@@ -239,7 +240,7 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 		.ledger = rig->ledger,
 		.log = rig->log,
 		.remote = {.root = rig->remote, .label = config->remote, .url = config->url}};
-	must(ckpt_core_init(&rig->core, &parts, &core, &rig->err) == 0, "core");
+	must(ckpt_modules_open(&rig->core, &parts, &core, &rig->err) == 0, "core");
 }
 
 void core_rig_run(struct core_rig *rig)
@@ -382,7 +383,7 @@ void core_rig_close(struct core_rig *rig)
 	must(ckpt_core_idle(&rig->core), "something is under way");
 	must(ckpt_pool_free(rig->pool) == ckpt_pool_slots(rig->pool), "a slot is missing");
 	must(rig->fault.tap.open_files == 0, "a file is open");
-	ckpt_core_destroy(&rig->core);
+	ckpt_modules_close(&rig->core);
 	(void)ckpt_io_close(&rig->fault.tap.io, 0);
 	ckpt_plan_free(rig->plan);
 	ckpt_devices_close(&rig->devices);

@@ -12,6 +12,7 @@
 #include "base/thread.h"
 #include "engine/lineage/open.h"
 #include "engine/runtime/commands.h"
+#include "engine/runtime/modules.h"
 #include "format/layout.h"
 #include "io/io_direct.h"
 #include "lib/hang_inbox.h"
@@ -282,7 +283,7 @@ void rig_open(struct rig *rig, const struct rig_config *config)
 		.sharing = config->sharing,
 		.many = config->many,
 		.node = "rig"};
-	must(ckpt_core_init(&rig->core, &parts, &core, &err), "core", &err);
+	must(ckpt_modules_open(&rig->core, &parts, &core, &err), "core", &err);
 	must(ckpt_thread_start(&rig->thread, "rig-core", core_thread, rig), "thread", NULL);
 	open_store(rig);
 }
@@ -310,7 +311,7 @@ void rig_close(struct rig *rig)
 	(void)pthread_join(rig->thread, NULL);
 	CKPT_ASSERT(ckpt_pool_free(rig->pool) == ckpt_pool_slots(rig->pool));
 	hang_unless(ckpt_io_close(rig->io.below, HANG_LIMIT_MS) == 0);
-	ckpt_core_destroy(&rig->core);
+	ckpt_modules_close(&rig->core);
 	ckpt_devices_close(&rig->devices);
 	ckpt_env_os_close(rig->env.os);
 	ckpt_pool_close(rig->pool);

@@ -66,7 +66,7 @@ static int open_core(struct crowd_member *m)
 	config.node_store = crowd->nodes > 0;
 	config.node_leader = crowd_place(crowd, m->rank)->first;
 	sim_memory_enter(m->id);
-	int r = ckpt_core_init(&m->core, &parts, &config, &err);
+	int r = ckpt_modules_open(&m->core, &parts, &config, &err);
 	if (r == 0 && crowd->nodes)
 		use_board(m);
 	sim_memory_enter(0);
@@ -116,7 +116,7 @@ static void reap_member(struct crowd_member *m)
 		return;
 	}
 	sim_memory_enter(m->id);
-	ckpt_core_destroy(&m->core);
+	ckpt_modules_close(&m->core);
 	sim_memory_enter(0);
 	if (sim_disk_open_count(crowd_disk(m->crowd, m->rank), m->id))
 		sim_violation(sim, "p%u is closed with files open", m->id);

@@ -15,6 +15,7 @@
 #include "engine/lineage/open.h"
 #include "engine/restore/restore_state.h"
 #include "engine/runtime/commands.h"
+#include "engine/runtime/modules.h"
 #include "engine/save/save_state.h"
 #include "sim_device.h"
 #include "sim_disk.h"

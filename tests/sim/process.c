@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "engine/restore/restore_state.h"
+#include "engine/runtime/modules.h"
 #include "sim_memory.h"
 #include "world.h"
 
@@ -69,7 +70,7 @@ static int open_core(struct sim_proc *proc, bool reader, bool anew)
 		.node = WORLD_NODE};
 
 	sim_memory_enter(proc->id);
-	int r = ckpt_core_init(&proc->core, &parts, &config, &err);
+	int r = ckpt_modules_open(&proc->core, &parts, &config, &err);
 	sim_memory_enter(0);
 	return r;
 }
@@ -167,7 +168,7 @@ void proc_reap(struct sim_proc *proc)
 		return;
 	}
 	sim_memory_enter(id);
-	ckpt_core_destroy(&proc->core);
+	ckpt_modules_close(&proc->core);
 	sim_memory_enter(0);
 	if (sim_disk_open_count(proc->rank->disk, id))
 		sim_violation(sim, "p%u is closed with %u files open", id,

@@ -62,7 +62,7 @@ static int open_core(struct remote_proc *p)
 	} else {
 		parts.bucket = &p->client;
 	}
-	int r = ckpt_core_init(&p->core, &parts, &config, &err);
+	int r = ckpt_modules_open(&p->core, &parts, &config, &err);
 	if (r == 0)
 		remote_ranks_meet(p);
 	sim_memory_enter(0);
@@ -121,7 +121,7 @@ static void reap_proc(struct remote_proc *p)
 		return;
 	}
 	sim_memory_enter(p->id);
-	ckpt_core_destroy(&p->core);
+	ckpt_modules_close(&p->core);
 	remote_net_leave(p);
 	sim_memory_enter(0);
 	bucket_http_clear(&p->net);

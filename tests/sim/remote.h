@@ -15,6 +15,7 @@
 #include "engine/lineage/open.h"
 #include "engine/restore/restore.h"
 #include "engine/runtime/commands.h"
+#include "engine/runtime/modules.h"
 #include "engine/save/save_state.h"
 #include "lib/bucket_http.h"
 #include "s3/client.h"

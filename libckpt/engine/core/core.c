@@ -8,7 +8,6 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/copy/upload_queue.h"
 #include "exchange/exchange_dir.h"
 #include "exchange/exchange_served.h"
 #include "config.h"
@@ -91,12 +90,10 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 		return ckpt_fail(
 			err, r, "cannot open the store in %s: %s", parts->label, ckpt_code_text(r));
 	core->stats.size = sizeof(core->stats);
-	r = ckpt_upload_queue_open(core, config->remote_every);
-	if (r == 0 && core->config.world > 1)
+	if (core->config.world > 1)
 		r = open_exchange(core);
 	if (r < 0) {
-		ckpt_upload_queue_close(core);
-		ckpt_store_close(core->store);
+		ckpt_core_destroy(core);
 		return ckpt_fail(err, r, "out of memory");
 	}
 	return 0;
@@ -119,8 +116,9 @@ void ckpt_core_destroy(struct ckpt_core *core)
 {
 	CKPT_ASSERT(ckpt_core_idle(core));
 	ckpt_exchange_close(core->exchange);
-	ckpt_upload_queue_close(core);
+	core->exchange = NULL;
 	ckpt_store_close(core->store);
+	core->store = NULL;
 	ckpt_scan_clear(&core->scan);
 	ckpt_free(core->sessions.names);
 	ckpt_seen_tombstones_clear(&core->seen_tombstones);

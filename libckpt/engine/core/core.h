@@ -237,7 +237,7 @@ struct ckpt_core {
 	int eventfd;              /* -1: none; written at every change of a latch */
 };
 
-/* Reads nothing yet: post an open command (lineage/open.h) first. */
+/* Without the modules on it: see runtime/modules.h. */
 int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err);
 /* A store beside the core's own, or that. What `place` names is borrowed. -ENOMEM. */

@@ -17,6 +17,7 @@
 #include "engine/lineage/open.h"
 #include "engine/runtime/commands.h"
 #include "engine/runtime/import.h"
+#include "engine/runtime/modules.h"
 #include "engine/runtime/runtime_state.h"
 #include "exchange/exchange_server.h"
 #include "format/layout.h"
@@ -203,7 +204,7 @@ static int open_core(
 		(void)snprintf(config.node, sizeof(config.node), "%s", opts->node);
 	else if (gethostname(config.node, sizeof(config.node) - 1) < 0)
 		(void)snprintf(config.node, sizeof(config.node), "unknown");
-	int r = ckpt_core_init(&engine->core, &parts, &config, err);
+	int r = ckpt_modules_open(&engine->core, &parts, &config, err);
 	if (r < 0)
 		return r;
 	engine->core_open = true;
@@ -333,7 +334,7 @@ void ckpt_runtime_close(struct ckpt_engine *engine)
 	if (engine->closer_open)
 		ckpt_command_fini(&engine->closer.command);
 	if (engine->core_open)
-		ckpt_core_destroy(&engine->core);
+		ckpt_modules_close(&engine->core);
 	ckpt_devices_close(&engine->devices);
 	ckpt_runtime_close_place(engine);
 	ckpt_env_os_close(engine->env);
