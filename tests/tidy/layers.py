@@ -30,11 +30,6 @@ KNOWN_UP = {
     ("engine/core/core.h", "engine/gc/seen_tombstones.h"),
     ("engine/core/core.h", "engine/lineage/scan.h"),
     ("engine/core/core.h", "engine/ranks/replica_digest.h"),
-    ("engine/gc/retention.c", "engine/copy/upload_queue.h"),
-    ("engine/lineage/claim.c", "engine/gc/gc.h"),
-    ("engine/lineage/claim.c", "engine/copy/upload_queue.h"),
-    ("engine/lineage/claim.c", "engine/save/commit.h"),
-    ("engine/lineage/open.c", "engine/copy/upload_queue.h"),
 }
 
 INCLUDE = re.compile(r'^#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)

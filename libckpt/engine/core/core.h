@@ -151,9 +151,22 @@ struct ckpt_core_catalog {
 	uint64_t bytes; /* 0: there is none */
 };
 
+/* What modules do when another one below them has done something; all on the core's thread. See runtime/modules.h. */
+struct ckpt_core_hooks {
+	/* The store has been read. */
+	void (*opened)(struct ckpt_core *core);
+	/* A claim was made: core->generation is new. */
+	void (*claimed)(struct ckpt_core *core);
+	/* A claim is no longer under way, whether it was made or not. */
+	void (*claim_ended)(struct ckpt_core *core);
+	/* Whether retention is to keep a step that it would let go. */
+	bool (*keeps)(const struct ckpt_core *core, uint64_t generation, uint64_t step);
+};
+
 struct ckpt_core {
 	struct ckpt_core_parts parts;
 	struct ckpt_core_config config;
+	const struct ckpt_core_hooks *hooks;
 	struct ckpt_s3_client *clients; /* of its stores that are in buckets */
 	struct ckpt_store *store;
 	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
@@ -237,7 +250,7 @@ struct ckpt_core {
 	int eventfd;              /* -1: none; written at every change of a latch */
 };
 
-/* Without the modules on it: see runtime/modules.h. */
+/* Without the modules on it: see runtime/modules.h, which sets `hooks` as well. */
 int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err);
 /* A store beside the core's own, or that. What `place` names is borrowed. -ENOMEM. */

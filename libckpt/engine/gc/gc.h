@@ -38,7 +38,7 @@ int ckpt_delete_command_body(struct ckpt_task *task);
 struct ckpt_retention {
 	uint64_t keep_last;
 	uint64_t keep_every;
-	const struct ckpt_core *core; /* whose upload queue has a say; NULL: nobody's */
+	const struct ckpt_core *core; /* whose hooks->keeps is asked; NULL: none is */
 	const uint64_t *pins;
 	size_t pin_count;
 	bool remote; /* of the remote store ... */

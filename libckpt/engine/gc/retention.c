@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which steps retention lets go. */
-#include "engine/copy/upload_queue.h"
 #include "engine/gc/gc.h"
 
 static bool is_kept(const struct ckpt_retention *keep, const struct ckpt_scan_step *s)
 {
 	if (s->in_lineage && keep->keep_every && s->step % keep->keep_every == 0)
 		return true;
-	if (keep->core && ckpt_upload_queue_keeps(keep->core, s->generation, s->step))
+	if (keep->core && keep->core->hooks->keeps(keep->core, s->generation, s->step))
 		return true;
 	for (size_t i = 0; i < keep->pin_count; i++)
 		if (keep->pins[i] == s->step)

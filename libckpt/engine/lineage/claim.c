@@ -7,10 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/gc/gc.h"
-#include "engine/copy/upload_queue.h"
 #include "engine/lineage/open.h"
-#include "engine/save/commit.h"
 #include "format/sealed.h"
 
 static ckpt_task_fn parent_body;
@@ -148,8 +145,7 @@ int ckpt_claim_adopt(struct ckpt_claimer *c)
 	int r = ckpt_scan_put_gen(&core->scan, &gen);
 	CKPT_ASSERT(r == 0);
 	(void)ckpt_lineage_mark(&core->scan, NULL);
-	ckpt_gc_ask(core, CKPT_GC_SETTLE | CKPT_GC_SWEEP);
-	ckpt_upload_queue_note_claim(core);
+	core->hooks->claimed(core);
 	return 0;
 }
 
@@ -362,7 +358,7 @@ int ckpt_claim_body(struct ckpt_task *task)
 		ckpt_claim_told(c);
 	}
 	core->claiming = false;
-	ckpt_save_wake_early(core);
+	core->hooks->claim_ended(core);
 	return c->work.result;
 	CKPT_TASK_END(task);
 }

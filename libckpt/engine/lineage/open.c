@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a store. */
-#include "engine/copy/upload_queue.h"
 #include "engine/lineage/open.h"
 #include "engine/lineage/open_sync.h"
 
@@ -315,7 +314,7 @@ int ckpt_open_body(struct ckpt_task *task)
 	if (o->nodes && ckpt_open_sync_refuse(o))
 		CKPT_AWAIT(task, o->call.task.finished);
 	if (o->work.result == 0)
-		ckpt_upload_queue_begin(o->command.core);
+		o->command.core->hooks->opened(o->command.core);
 	return o->work.result;
 	CKPT_TASK_END(task);
 }

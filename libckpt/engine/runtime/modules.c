@@ -3,6 +3,32 @@
 
 #include "base/error.h"
 #include "engine/copy/upload_queue.h"
+#include "engine/gc/gc.h"
+#include "engine/save/commit.h"
+
+static void opened(struct ckpt_core *core)
+{
+	ckpt_upload_queue_begin(core);
+}
+
+static void claimed(struct ckpt_core *core)
+{
+	ckpt_gc_ask(core, CKPT_GC_SETTLE | CKPT_GC_SWEEP);
+	ckpt_upload_queue_note_claim(core);
+}
+
+static void claim_ended(struct ckpt_core *core)
+{
+	ckpt_save_wake_early(core);
+}
+
+static bool keeps(const struct ckpt_core *core, uint64_t generation, uint64_t step)
+{
+	return ckpt_upload_queue_keeps(core, generation, step);
+}
+
+static const struct ckpt_core_hooks hooks = {
+	.opened = opened, .claimed = claimed, .claim_ended = claim_ended, .keeps = keeps};
 
 int ckpt_modules_open(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err)
@@ -11,6 +37,7 @@ int ckpt_modules_open(struct ckpt_core *core, const struct ckpt_core_parts *part
 
 	if (r < 0)
 		return r;
+	core->hooks = &hooks;
 	r = ckpt_upload_queue_open(core, config->remote_every);
 	if (r < 0) {
 		ckpt_modules_close(core);

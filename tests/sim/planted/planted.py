@@ -704,7 +704,7 @@ PLANTED = [
         "what an earlier process has not sent the next one sends", REMOTE),
     Planted(
         "remote-removed-before-it-is-sent", "libckpt/engine/gc/retention.c",
-        "\tif (keep->core && ckpt_upload_queue_keeps(keep->core, s->generation, s->step))\n",
+        "\tif (keep->core && keep->core->hooks->keeps(keep->core, s->generation, s->step))\n",
         "\tif (false)\n",
         "retention keeps what is on its way to the bucket", REMOTE),
     Planted(
