@@ -121,8 +121,6 @@ void ckpt_core_destroy(struct ckpt_core *core)
 	core->store = NULL;
 	ckpt_scan_clear(&core->scan);
 	ckpt_free(core->sessions.names);
-	ckpt_seen_tombstones_clear(&core->seen_tombstones);
-	ckpt_free(core->pins);
 	ckpt_free(core->agreed);
 	ckpt_free(core->shared);
 	ckpt_replica_digest_unprove(&core->alike_proved);

@@ -20,7 +20,6 @@
 #include "engine/core/pool_allowance.h"
 #include "engine/core/pool_growth.h"
 #include "engine/core/pool_shrink.h"
-#include "engine/gc/seen_tombstones.h"
 #include "engine/lineage/scan.h"
 #include "engine/ranks/replica_digest.h"
 #include "exchange/exchange.h"
@@ -34,6 +33,7 @@ struct ckpt_deletion;
 struct ckpt_exchange_call;
 struct ckpt_skipper;
 struct ckpt_remote_gc;
+struct ckpt_seen_tombstones;
 struct ckpt_upload_queue;
 struct ckpt_save;
 struct ckpt_save_commit;
@@ -239,8 +239,8 @@ struct ckpt_core {
 	struct ckpt_upload_queue *upload_queue; /* NULL: there is no remote store */
 	struct ckpt_remote_gc *remote_gc;       /* NULL: nothing is removed there */
 	struct ckpt_seen_tombstones
-		seen_tombstones; /* in its own store, of ckpt_two_phase_command_body() */
-	unsigned commands;       /* under way */
+		*seen_tombstones; /* in its own store, of ckpt_two_phase_command_body() */
+	unsigned commands;        /* under way */
 	uint64_t *pins;
 	size_t pin_count;
 	bool closing;

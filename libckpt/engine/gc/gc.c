@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/gc/delete_step.h"
+#include "engine/gc/seen_tombstones.h"
 #include "engine/gc/sweep.h"
 #include "exchange/node_messages.h"
 
@@ -202,4 +203,22 @@ void ckpt_gc_stop(struct ckpt_core *core)
 {
 	if (core->gc)
 		core->gc->stop = true;
+}
+
+int ckpt_gc_open(struct ckpt_core *core)
+{
+	core->seen_tombstones = ckpt_alloc(sizeof(*core->seen_tombstones));
+	return core->seen_tombstones ? 0 : -ENOMEM;
+}
+
+void ckpt_gc_close(struct ckpt_core *core)
+{
+	CKPT_ASSERT(!core->gc);
+	if (core->seen_tombstones)
+		ckpt_seen_tombstones_clear(core->seen_tombstones);
+	ckpt_free(core->seen_tombstones);
+	core->seen_tombstones = NULL;
+	ckpt_free(core->pins);
+	core->pins = NULL;
+	core->pin_count = 0;
 }

@@ -18,6 +18,10 @@
 #define CKPT_GC_TIDY   4u /* of retention, the records of aborted steps only */
 #define CKPT_GC_SWEEP  8u /* what earlier starts of the job have left beside the steps */
 
+/* Makes what the garbage collector keeps as long as the core lives. -ENOMEM. */
+int ckpt_gc_open(struct ckpt_core *core);
+/* When nothing is under way. What was not opened is not closed. */
+void ckpt_gc_close(struct ckpt_core *core);
 /* Has the garbage collector do so, now or after what it is doing. Needs a generation. */
 void ckpt_gc_ask(struct ckpt_core *core, unsigned what);
 /* Stops after the file at hand. */

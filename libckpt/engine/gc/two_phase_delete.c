@@ -721,7 +721,7 @@ int ckpt_two_phase_command_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	b->two_phase.core = core;
 	b->two_phase.store = core->store;
-	b->two_phase.seen_tombstones = &core->seen_tombstones;
+	b->two_phase.seen_tombstones = core->seen_tombstones;
 	b->two_phase.err = &b->command.error;
 	b->two_phase.waiter = task;
 	ckpt_two_phase_delete_start(&b->two_phase);

@@ -23,6 +23,7 @@
 #define CKPT_ENGINE_GC_TWO_PHASE_DELETE_H
 
 #include "engine/core/core.h"
+#include "engine/gc/seen_tombstones.h"
 
 enum ckpt_two_phase_delete_act {
 	CKPT_TWO_PHASE_DELETE_MARK,

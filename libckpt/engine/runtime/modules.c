@@ -38,7 +38,9 @@ int ckpt_modules_open(struct ckpt_core *core, const struct ckpt_core_parts *part
 	if (r < 0)
 		return r;
 	core->hooks = &hooks;
-	r = ckpt_upload_queue_open(core, config->remote_every);
+	r = ckpt_gc_open(core);
+	if (r == 0)
+		r = ckpt_upload_queue_open(core, config->remote_every);
 	if (r < 0) {
 		ckpt_modules_close(core);
 		return ckpt_fail(err, r, "out of memory");
@@ -50,5 +52,6 @@ void ckpt_modules_close(struct ckpt_core *core)
 {
 	CKPT_ASSERT(ckpt_core_idle(core));
 	ckpt_upload_queue_close(core);
+	ckpt_gc_close(core);
 	ckpt_core_destroy(core);
 }
