@@ -3,7 +3,6 @@
 #include "engine/core/core.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -75,11 +74,7 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err)
 {
 	CKPT_ASSERT(config->chunk_bytes > 0 && config->chunk_bytes <= config->block_bytes);
-	*core = (struct ckpt_core){.parts = *parts,
-		.config = *config,
-		.eventfd = -1,
-		.alike_proved = {.lock = PTHREAD_MUTEX_INITIALIZER},
-		.alike_owned = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+	*core = (struct ckpt_core){.parts = *parts, .config = *config, .eventfd = -1};
 	core->holder.fd = -1;
 	core->config.world = config->world ? config->world : 1;
 	CKPT_ASSERT(config->rank < core->config.world);
@@ -121,10 +116,6 @@ void ckpt_core_destroy(struct ckpt_core *core)
 	core->store = NULL;
 	ckpt_scan_clear(&core->scan);
 	ckpt_free(core->sessions.names);
-	ckpt_free(core->agreed);
-	ckpt_free(core->shared);
-	ckpt_replica_digest_unprove(&core->alike_proved);
-	ckpt_replica_digest_forget_own(&core->alike_owned);
 }
 
 bool ckpt_core_idle(const struct ckpt_core *core)
@@ -175,14 +166,6 @@ void ckpt_core_timer_clear(struct ckpt_core *core, struct ckpt_timer *timer)
 bool ckpt_core_owns_store(const struct ckpt_core *core)
 {
 	return core->config.rank == (core->config.node_store ? core->config.node_leader : 0);
-}
-
-void ckpt_core_note_told(struct ckpt_core *core, uint64_t generation, uint64_t step)
-{
-	/* Without room the oldest stays, and goes with the session. */
-	if (core->told_count == CKPT_COUNT(core->told))
-		memmove(core->told, core->told + 1, --core->told_count * sizeof(core->told[0]));
-	core->told[core->told_count++] = (struct ckpt_told){.generation = generation, .step = step};
 }
 
 void ckpt_core_answer(struct ckpt_core *core, struct ckpt_latch *latch, uint32_t bits)

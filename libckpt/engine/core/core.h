@@ -21,7 +21,6 @@
 #include "engine/core/pool_growth.h"
 #include "engine/core/pool_shrink.h"
 #include "engine/lineage/scan.h"
-#include "engine/ranks/replica_digest.h"
 #include "exchange/exchange.h"
 #include "format/catalog.h"
 #include "format/manifest.h"
@@ -31,12 +30,11 @@
 struct ckpt_core;
 struct ckpt_deletion;
 struct ckpt_exchange_call;
-struct ckpt_skipper;
 struct ckpt_remote_gc;
 struct ckpt_seen_tombstones;
 struct ckpt_upload_queue;
 struct ckpt_save;
-struct ckpt_save_commit;
+struct ckpt_saver;
 struct ckpt_restore;
 
 /* Bits that an operation's latch answers with. */
@@ -136,21 +134,6 @@ struct ckpt_command {
 	void (*clear)(struct ckpt_command *command);
 };
 
-/* Of which step this rank has a key in the exchange. */
-struct ckpt_told {
-	uint64_t generation;
-	uint64_t step;
-	uint64_t
-		blob; /* rank 0: length of its manifest, which the nodes were sent; 0: they were not */
-};
-
-/* Rank 0: what the indexes of all ranks say together, for readers of very many (FORMAT.md 19). */
-struct ckpt_core_catalog {
-	uint64_t generation; /* that it is of, or was tried in; 0: none */
-	struct ckpt_digest digest;
-	uint64_t bytes; /* 0: there is none */
-};
-
 /* What modules do when another one below them has done something; all on the core's thread. See runtime/modules.h. */
 struct ckpt_core_hooks {
 	/* The store has been read. */
@@ -200,27 +183,12 @@ struct ckpt_core {
 	uint32_t claim_tries; /* of the next one */
 	bool claim_untold;    /* rank 0 has claimed, and the others may not know */
 	bool claim_telling;
-	struct ckpt_told told[CKPT_EXCHANGE_BATCH]; /* oldest first */
-	size_t told_count;
-	size_t refusals;                /* being told */
-	struct ckpt_save_commit *early; /* of them, those that wait for the claim under way */
-
-	struct ckpt_digest *
-		agreed; /* rank 0: the plans of all ranks, of which it is not to be asked again whether they agree */
-	struct ckpt_core_catalog catalog; /* of these plans */
-	/* Rank 0: bits of the ranks that write a box which another one writes as well, by these plans; NULL: none. */
-	uint64_t *shared;
-	uint64_t shared_step; /* the newest in which they had the same bytes; valid if shared */
-	/* Of what several ranks hold alike: all bytes were compared, in a step that was committed. */
-	struct ckpt_replica_digest_proved alike_proved;
-	struct ckpt_replica_digest_owned alike_owned;
-	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
-	bool any_alike;
 	atomic_uint unchecked;     /* enum ckpt_unchecked: that it is so was said */
 	char unchecked_boxes[160]; /* written once, before CKPT_UNCHECKED_BOXES is set */
 	uint64_t last_step;        /* newest step begun in this generation; valid if any_step */
 	bool any_step;
 
+	struct ckpt_saver *saver;        /* what saves have in common */
 	struct ckpt_save *save;          /* the one under way; NULL: none */
 	struct ckpt_pool_growth growth;  /* of the pool */
 	struct ckpt_shrink shrink;       /* of it, likewise */
@@ -230,7 +198,6 @@ struct ckpt_core {
 	_Atomic uint32_t restores_begun;
 	struct ckpt_deletion *deletions;  /* under way */
 	struct ckpt_exchange_call *calls; /* with other ranks, under way */
-	struct ckpt_skipper *skipper;     /* waits for the end of `save`; NULL: nobody */
 	struct ckpt_gc *gc;               /* retention and settling */
 	uint64_t repaired_generation;     /* of the step that was last mended from there; 0: none */
 	uint64_t repaired_step;
@@ -282,9 +249,6 @@ bool ckpt_core_owns_store(const struct ckpt_core *core);
 bool ckpt_core_note_unchecked(struct ckpt_core *core, unsigned why);
 /* CKPT_UNCHECKED_BOXES, and which. On the core's thread. */
 bool ckpt_core_note_boxes(struct ckpt_core *core, const char *which);
-
-/* This rank tells the others something about a step. */
-void ckpt_core_note_told(struct ckpt_core *core, uint64_t generation, uint64_t step);
 
 /* Sets the bits and pokes the eventfd. */
 void ckpt_core_answer(struct ckpt_core *core, struct ckpt_latch *latch, uint32_t bits);

@@ -5,6 +5,7 @@
 #include "engine/copy/upload_queue.h"
 #include "engine/gc/gc.h"
 #include "engine/save/commit.h"
+#include "engine/save/saver.h"
 
 static void opened(struct ckpt_core *core)
 {
@@ -40,6 +41,8 @@ int ckpt_modules_open(struct ckpt_core *core, const struct ckpt_core_parts *part
 	core->hooks = &hooks;
 	r = ckpt_gc_open(core);
 	if (r == 0)
+		r = ckpt_saver_open(core);
+	if (r == 0)
 		r = ckpt_upload_queue_open(core, config->remote_every);
 	if (r < 0) {
 		ckpt_modules_close(core);
@@ -52,6 +55,7 @@ void ckpt_modules_close(struct ckpt_core *core)
 {
 	CKPT_ASSERT(ckpt_core_idle(core));
 	ckpt_upload_queue_close(core);
+	ckpt_saver_close(core);
 	ckpt_gc_close(core);
 	ckpt_core_destroy(core);
 }

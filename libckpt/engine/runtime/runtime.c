@@ -19,6 +19,7 @@
 #include "engine/runtime/import.h"
 #include "engine/runtime/modules.h"
 #include "engine/runtime/runtime_state.h"
+#include "engine/save/saver.h"
 #include "exchange/exchange_server.h"
 #include "format/layout.h"
 
@@ -379,7 +380,7 @@ uint64_t ckpt_runtime_unchecked(const struct ckpt_engine *engine, const char **r
 
 enum ckpt_own ckpt_runtime_own(struct ckpt_engine *engine, uint64_t group)
 {
-	return ckpt_replica_digest_find_own(&engine->core.alike_owned, group);
+	return ckpt_replica_digest_find_own(&engine->core.saver->alike_owned, group);
 }
 
 bool ckpt_runtime_forked(const struct ckpt_engine *engine)

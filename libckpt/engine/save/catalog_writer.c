@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "base/error.h"
+#include "engine/save/saver.h"
 
 static struct ckpt_catalog_writer *catalog_writer_of(struct ckpt_task *task)
 {
@@ -74,8 +75,8 @@ static int catalog_writer_body(struct ckpt_task *task)
 	}
 	if (c->op.result < 0)
 		return give_up(c, c->op.result);
-	core->catalog.digest = c->digest;
-	core->catalog.bytes = c->file.len;
+	core->saver->catalog.digest = c->digest;
+	core->saver->catalog.bytes = c->file.len;
 	CKPT_TASK_END(task);
 }
 
@@ -88,7 +89,7 @@ void ckpt_catalog_writer_start(struct ckpt_catalog_writer *catalog_writer)
 {
 	struct ckpt_core *core = catalog_writer->core;
 
-	core->catalog = (struct ckpt_core_catalog){.generation = core->generation};
+	core->saver->catalog = (struct ckpt_saver_catalog){.generation = core->generation};
 	ckpt_error_clear(&catalog_writer->err);
 	ckpt_store_op_init(&catalog_writer->op, &catalog_writer->task, &catalog_writer->err);
 	ckpt_task_start(

@@ -8,6 +8,7 @@
 
 #include "base/task_job.h"
 #include "engine/core/core.h"
+#include "engine/save/saver.h"
 #include "format/catalog.h"
 #include "format/index.h"
 
@@ -27,7 +28,7 @@ struct ckpt_catalog_writer {
 };
 
 /*
- * Zeroed, but for what comes before the blank line. Sets core->catalog: with no bytes if it came to nothing,
+ * Zeroed, but for what comes before the blank line. Sets core->saver->catalog: with no bytes if it came to nothing,
  * which is said in the log and is no failure.
  */
 void ckpt_catalog_writer_start(struct ckpt_catalog_writer *catalog_writer);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "engine/save/save_state.h"
+#include "engine/save/saver.h"
 #include "format/sealed.h"
 
 /* Who hears nothing reads the register now and then: rank 0 may have died when it had published. */
@@ -345,7 +346,7 @@ int ckpt_save_follower_body(struct ckpt_task *task)
 		save, &save->task, &save->ranks->never, deadline_ns(save), &save->ranks->why);
 	ckpt_key_rank(
 		save->ranks->call.items[0].key, core->generation, save->step, core->config.rank);
-	ckpt_core_note_told(core, core->generation, save->step);
+	ckpt_saver_note_told(core->saver, core->generation, save->step);
 	ckpt_save_notify(save);
 	CKPT_AWAIT(task, save->ranks->call.task.finished);
 	return ckpt_task_continue(

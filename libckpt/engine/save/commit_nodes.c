@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/save/save_state.h"
+#include "engine/save/saver.h"
 #include "format/sealed.h"
 
 /* A node's leader installs for all of them: the others see it, or do it themselves after this. */
@@ -142,8 +143,8 @@ int ckpt_save_commit_nodes_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_core_note_told(save->core, save->core->generation, save->step);
-	save->core->told[save->core->told_count - 1].blob = save->manifest.len;
+	ckpt_saver_note_told(save->core->saver, save->core->generation, save->step);
+	save->core->saver->told[save->core->saver->told_count - 1].blob = save->manifest.len;
 	prepare_blob(save, &save->code);
 	ckpt_blob_send(&x->blob);
 	CKPT_AWAIT(task, x->blob.task.finished);

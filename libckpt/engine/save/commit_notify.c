@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "engine/save/save_state.h"
+#include "engine/save/saver.h"
 
 #define TELL_MAX_NS UINT64_C(10000000000)
 
@@ -109,10 +110,10 @@ static bool drop_told(struct ckpt_save *save)
 
 	ckpt_save_prepare_talk(save, &save->task, &x->never, UINT64_MAX, NULL);
 	x->call.count = 0;
-	for (size_t i = 0; i < core->told_count; i++) {
-		const struct ckpt_told told = core->told[i];
+	for (size_t i = 0; i < core->saver->told_count; i++) {
+		const struct ckpt_told told = core->saver->told[i];
 		if (!is_over(save, &told) || x->call.count == CKPT_EXCHANGE_BATCH) {
-			core->told[kept++] = told;
+			core->saver->told[kept++] = told;
 			continue;
 		}
 		char *key = x->call.items[x->call.count++].key;
@@ -122,7 +123,7 @@ static bool drop_told(struct ckpt_save *save)
 			ckpt_key_rank(key, told.generation, told.step, core->config.rank);
 		drop_blob(&x->call, &told);
 	}
-	core->told_count = kept;
+	core->saver->told_count = kept;
 	if (x->call.count > 0)
 		ckpt_exchange_call_drop(&x->call);
 	return x->call.count > 0;
@@ -152,7 +153,7 @@ int ckpt_save_notify_body(struct ckpt_task *task)
 	if (may_drop(save) && drop_told(save))
 		CKPT_AWAIT(task, save->ranks->call.task.finished);
 	if (must_tell(save))
-		ckpt_core_note_told(core, core->generation, save->step);
+		ckpt_saver_note_told(core->saver, core->generation, save->step);
 	return save->committed ? 0 : save->code;
 	CKPT_TASK_END(task);
 }
@@ -182,12 +183,12 @@ static void note_refusal(struct ckpt_save *save)
 	}
 	save->code = save->error.code;
 	save->ranks->settled = true;
-	ckpt_core_note_told(core, subject.generation, save->step);
+	ckpt_saver_note_told(core->saver, subject.generation, save->step);
 }
 
 static void leave_early(struct ckpt_save_commit *ranks)
 {
-	struct ckpt_save_commit **link = &ranks->save->core->early;
+	struct ckpt_save_commit **link = &ranks->save->core->saver->early;
 
 	while (*link != ranks)
 		link = &(*link)->next_early;
@@ -202,8 +203,8 @@ static int refusal_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	/* Before the first claim there is nothing to tell it under. */
 	if (core->generation == 0 && core->heard_generation == 0 && core->claiming) {
-		save->ranks->next_early = core->early;
-		core->early = save->ranks;
+		save->ranks->next_early = core->saver->early;
+		core->saver->early = save->ranks;
 		CKPT_AWAIT(task, !core->claiming);
 		leave_early(save->ranks);
 	}
@@ -217,7 +218,7 @@ static int refusal_body(struct ckpt_task *task)
 
 void ckpt_save_wake_early(struct ckpt_core *core)
 {
-	for (struct ckpt_save_commit *x = core->early; x; x = x->next_early)
+	for (struct ckpt_save_commit *x = core->saver->early; x; x = x->next_early)
 		ckpt_task_wake(&x->teller);
 }
 
@@ -226,7 +227,7 @@ static void refusal_done(struct ckpt_task *task)
 	struct ckpt_save *save = refused_of(task);
 
 	save->core->commands--;
-	save->core->refusals--;
+	save->core->saver->refusals--;
 	ckpt_task_wake(save->core->closer);
 	ckpt_save_unref(save);
 }
@@ -236,11 +237,12 @@ void ckpt_save_notify_refusal(struct ckpt_save *save)
 	struct ckpt_core *core = save->core;
 
 	/* There are not as many at once unless the exchange is dead. */
-	if (!save->ranks || core->closing || core->refusals == CKPT_COUNT(core->told)) {
+	if (!save->ranks || core->closing ||
+		core->saver->refusals == CKPT_COUNT(core->saver->told)) {
 		ckpt_save_unref(save);
 		return;
 	}
 	core->commands++;
-	core->refusals++;
+	core->saver->refusals++;
 	ckpt_task_start(&save->ranks->teller, &core->sched, refusal_body, refusal_done);
 }

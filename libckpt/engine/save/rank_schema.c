@@ -13,6 +13,7 @@
 #include "engine/save/commit.h"
 #include "engine/save/rank_schema_survey.h"
 #include "engine/save/save_state.h"
+#include "engine/save/saver.h"
 #include "engine/shard/load.h"
 #include "format/sealed.h"
 
@@ -41,8 +42,9 @@ bool ckpt_save_agreed(const struct ckpt_save *save)
 {
 	const struct ckpt_core *core = save->core;
 
-	return core->agreed && memcmp(core->agreed, save->ranks->plans,
-				       core->config.world * sizeof(*core->agreed)) == 0;
+	return core->saver->agreed &&
+	       memcmp(core->saver->agreed, save->ranks->plans,
+		       core->config.world * sizeof(*core->saver->agreed)) == 0;
 }
 
 /*
@@ -53,7 +55,7 @@ static bool lacks_catalog(const struct ckpt_save *save)
 {
 	const struct ckpt_core *core = save->core;
 
-	return !core->config.node_store && core->catalog.generation != core->generation;
+	return !core->config.node_store && core->saver->catalog.generation != core->generation;
 }
 
 static uint64_t bytes_at_once(const struct ckpt_save *save)
@@ -150,7 +152,7 @@ static void start_survey(struct ckpt_save *save)
 		.pick = &a->pick,
 		.window = bytes_at_once(save) / 4,
 		.until_ns = survey_until(save),
-		.only = a->again ? save->core->shared : NULL,
+		.only = a->again ? save->core->saver->shared : NULL,
 		.err = &a->err,
 		.waiter = &save->task};
 	ckpt_schema_survey_start(&a->survey);
@@ -205,16 +207,17 @@ static void remember(const struct ckpt_save *save)
 	struct ckpt_core *core = save->core;
 	struct ckpt_replica_check *found = replicas_of(save->ranks->agree);
 
-	ckpt_free(core->shared);
-	core->shared = found->held;
+	ckpt_free(core->saver->shared);
+	core->saver->shared = found->held;
 	found->held = NULL;
-	if (!core->agreed)
-		core->agreed = ckpt_alloc_array(core->config.world, sizeof(*core->agreed));
+	if (!core->saver->agreed)
+		core->saver->agreed =
+			ckpt_alloc_array(core->config.world, sizeof(*core->saver->agreed));
 	/* Without memory it is looked at again. */
-	if (core->agreed)
-		memcpy(core->agreed, save->ranks->plans,
-			core->config.world * sizeof(*core->agreed));
-	core->catalog = (struct ckpt_core_catalog){0};
+	if (core->saver->agreed)
+		memcpy(core->saver->agreed, save->ranks->plans,
+			core->config.world * sizeof(*core->saver->agreed));
+	core->saver->catalog = (struct ckpt_saver_catalog){0};
 }
 
 /* What is too large, or takes too long, is so at every step; memory may be there at the next one. */
@@ -229,9 +232,9 @@ static void forgo(const struct ckpt_save *save)
 	struct ckpt_core *core = save->core;
 
 	remember(save);
-	core->catalog.generation = core->generation;
-	ckpt_free(core->shared);
-	core->shared = NULL;
+	core->saver->catalog.generation = core->generation;
+	ckpt_free(core->saver->shared);
+	core->saver->shared = NULL;
 }
 
 static bool is_unreadable(int code)
@@ -311,7 +314,7 @@ static void word_before(const struct ckpt_save *save, char *out, size_t size)
 			" (they were alike at step %llu: one may have a memory that fails, or "
 			"computes "
 			"in another order)",
-			(unsigned long long)save->core->shared_step);
+			(unsigned long long)save->core->saver->shared_step);
 }
 
 /* Equal boxes of several ranks must hold the same: a reader is given what one of them wrote. */
@@ -327,7 +330,7 @@ static int judge(struct ckpt_save *save)
 	if (found->full)
 		say_many(save);
 	if (found->differing == 0) {
-		core->shared_step = save->step;
+		core->saver->shared_step = save->step;
 		return 0;
 	}
 	ckpt_replica_check_word(found, words, sizeof(words));
@@ -439,7 +442,7 @@ int ckpt_save_rank_schema_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if ((!must_look(save) && !save->core->shared) || !start(save))
+	if ((!must_look(save) && !save->core->saver->shared) || !start(save))
 		return ckpt_task_continue(task, ckpt_save_gate_body);
 	CKPT_AWAIT(task, is_over(save));
 	r = take(save);

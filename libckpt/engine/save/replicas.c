@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "device/sample_mix.h"
 #include "engine/save/save_state.h"
+#include "engine/save/saver.h"
 
 /* What all ranks are told of a failure has room for so many words. */
 #define WORDS_MAX 320
@@ -32,7 +33,7 @@ static enum ckpt_replica_digest_mode mode_of(struct ckpt_save *save)
 {
 	if (is_blind(save))
 		return CKPT_REPLICA_DIGEST_NONE;
-	return ckpt_replica_digest_know(&save->alike, &save->core->alike_proved)
+	return ckpt_replica_digest_know(&save->alike, &save->core->saver->alike_proved)
 		       ? CKPT_REPLICA_DIGEST_SAMPLES
 		       : CKPT_REPLICA_DIGEST_FULL;
 }
@@ -112,13 +113,13 @@ static void word_before(const struct ckpt_save *save,
 	const struct ckpt_replica_digest_finding *found, char *out, size_t size)
 {
 	*out = 0;
-	if (save->core->any_alike && (save->alike.mode == CKPT_REPLICA_DIGEST_SAMPLES ||
-					     (found->name_count > 0 && !found->fresh)))
+	if (save->core->saver->any_alike && (save->alike.mode == CKPT_REPLICA_DIGEST_SAMPLES ||
+						    (found->name_count > 0 && !found->fresh)))
 		(void)snprintf(out, size,
 			" (they were alike at step %llu: one may have a memory that fails, or "
 			"computes "
 			"in another order)",
-			(unsigned long long)save->core->alike_step);
+			(unsigned long long)save->core->saver->alike_step);
 }
 
 int ckpt_save_judge_replicas(struct ckpt_save *save)
@@ -144,7 +145,7 @@ int ckpt_save_judge_replicas(struct ckpt_save *save)
 	if (found.name_count == 0)
 		ckpt_replica_digest_clue_encode(&found.clue, x->outcome.clue);
 	/* What was found is not forgotten because the next samples miss it: every byte is digested again. */
-	ckpt_replica_digest_unprove(&save->core->alike_proved);
+	ckpt_replica_digest_unprove(&save->core->saver->alike_proved);
 	if (x->balance != 0) {
 		ckpt_replica_digest_word_lack(&found, x->differ, CKPT_DIFFER_MAX);
 		return 0;
@@ -171,7 +172,7 @@ int ckpt_save_judge_replicas(struct ckpt_save *save)
 void ckpt_save_doubt_alike(struct ckpt_save *save, int code)
 {
 	if (code == CKPT_EREPLICA || code == CKPT_EMISMATCH)
-		ckpt_replica_digest_unprove(&save->core->alike_proved);
+		ckpt_replica_digest_unprove(&save->core->saver->alike_proved);
 }
 
 bool ckpt_save_explain_replicas(const struct ckpt_save *save, const char *text,
@@ -199,20 +200,20 @@ void ckpt_save_note_replicas(struct ckpt_save *save)
 			(unsigned long long)save->step, x->differ);
 	/* Also where this rank has compared nothing: all ranks count the same commits. */
 	if (x->outcome.alike)
-		ckpt_replica_digest_next_turn(&core->alike_proved);
+		ckpt_replica_digest_next_turn(&core->saver->alike_proved);
 	if (save->alike.mode == CKPT_REPLICA_DIGEST_NONE)
 		return;
-	ckpt_replica_digest_learn_own(&core->alike_owned, &save->alike,
+	ckpt_replica_digest_learn_own(&core->saver->alike_owned, &save->alike,
 		&(struct ckpt_replica_digest_split){
 			.compared = x->outcome.compared, .differ = x->outcome.differ});
 	/* Where ranks do not have a proof of the same, samples alone were compared: then all begin anew. */
 	if (!x->outcome.alike)
-		ckpt_replica_digest_unprove(&core->alike_proved);
+		ckpt_replica_digest_unprove(&core->saver->alike_proved);
 	else if (save->alike.mode == CKPT_REPLICA_DIGEST_FULL)
-		ckpt_replica_digest_prove(&core->alike_proved, &save->alike);
+		ckpt_replica_digest_prove(&core->saver->alike_proved, &save->alike);
 	if (x->outcome.alike) {
-		core->any_alike = true;
-		core->alike_step = save->step;
+		core->saver->any_alike = true;
+		core->saver->alike_step = save->step;
 	}
 }
 

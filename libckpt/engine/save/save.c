@@ -9,6 +9,7 @@
 #include "engine/lineage/open.h"
 #include "engine/save/rank_schema.h"
 #include "engine/save/save_state.h"
+#include "engine/save/saver.h"
 #include "format/index.h"
 
 static struct ckpt_save *save_of(struct ckpt_task *task)
@@ -137,9 +138,10 @@ static int encode_manifest(struct ckpt_save *save)
 
 	if (!save->ranks)
 		ckpt_save_own_rank(save, &own);
-	if (save->ranks && core->catalog.generation == core->generation && ckpt_save_agreed(save)) {
-		manifest.catalog = core->catalog.digest;
-		manifest.catalog_bytes = core->catalog.bytes;
+	if (save->ranks && core->saver->catalog.generation == core->generation &&
+		ckpt_save_agreed(save)) {
+		manifest.catalog = core->saver->catalog.digest;
+		manifest.catalog_bytes = core->saver->catalog.bytes;
 	}
 	if (save->ranks) {
 		CKPT_ASSERT(strlen(save->ranks->differ) < sizeof(manifest.replicas));

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/save/commit.h"
+#include "engine/save/saver.h"
 
 static struct ckpt_skipper *skipper_of(struct ckpt_task *task)
 {
@@ -40,9 +41,9 @@ int ckpt_skipper_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (!core->save || core->skipper)
+	if (!core->save || core->saver->skipper)
 		return 0;
-	core->skipper = s;
+	core->saver->skipper = s;
 	memset(s->call.items, 0, sizeof(s->call.items[0]));
 	s->call.core = core;
 	s->call.stop = &s->stop;
@@ -53,7 +54,7 @@ int ckpt_skipper_body(struct ckpt_task *task)
 	ckpt_key_outcome(s->call.items[0].key, core->generation, s->step);
 	ckpt_exchange_call_get(&s->call);
 	CKPT_AWAIT(task, s->call.task.finished);
-	core->skipper = NULL;
+	core->saver->skipper = NULL;
 	r = s->call.task.result == 0 ? take(s) : 0;
 	ckpt_exchange_items_clear(s->call.items, 1);
 	/* It is over for this rank as well: a step is skipped once. */
@@ -67,8 +68,8 @@ int ckpt_skipper_body(struct ckpt_task *task)
 
 void ckpt_skipper_wake(struct ckpt_core *core)
 {
-	if (!core->skipper)
+	if (!core->saver->skipper)
 		return;
-	core->skipper->stop = -EALREADY;
-	ckpt_task_wake(&core->skipper->call.task);
+	core->saver->skipper->stop = -EALREADY;
+	ckpt_task_wake(&core->saver->skipper->call.task);
 }

@@ -479,8 +479,8 @@ PLANTED = [
         "a step in which two ranks have written different bytes of one box is not committed", AGREE),
     Planted(
         "equal-boxes-compared-once", "libckpt/engine/save/rank_schema.c",
-        "\tcore->shared = found->held;\n",
-        "\tckpt_free(found->held);\n\tcore->shared = NULL;\n",
+        "\tcore->saver->shared = found->held;\n",
+        "\tckpt_free(found->held);\n\tcore->saver->shared = NULL;\n",
         "boxes that were the same at the first save are compared at every later one", AGREE),
     Planted(
         "bad-copy-is-the-end", "libckpt/engine/shard/load.c",

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/lineage/claim.h"
+#include "engine/save/saver.h"
 #include "lib/rank_rig.h"
 #include "lib/scratch.h"
 
@@ -315,8 +316,8 @@ static void test_read_by_nobody(void **state)
 	assert_int_equal(rank_rig_end(s, 0), 0);
 	assert_false(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, ""));
 	s->rank[0].core.marker.shared = true;
-	ckpt_free(s->rank[0].core.agreed);
-	s->rank[0].core.agreed = NULL;
+	ckpt_free(s->rank[0].core.saver->agreed);
+	s->rank[0].core.saver->agreed = NULL;
 	rank_rig_begin(s, 0, 2);
 	rank_rig_tell(s, 2, (struct rank_rig_word){.rank = 1, .as = 1, .index_bytes = 10});
 	for (unsigned i = 0; i < 200 && !rank_rig_ended(s, 0); i++)
