@@ -20,6 +20,7 @@
 #include <ckpt/error.h>
 #include "bench_tool.h"
 #include "device/device.h"
+#include "engine/lineage/lineage.h"
 #include "engine/runtime/modules.h"
 #include "engine/save/rank_schema.h"
 #include "engine/save/rank_schema_survey.h"
@@ -152,7 +153,7 @@ static void start_machine(struct machine *m, uint32_t world)
 	bench_must(ckpt_modules_open(&m->core, &parts, &config, &err), &err, "core");
 	/* It has no others to talk to; what they have written is there. */
 	m->core.config.world = world;
-	m->core.marker.shared = true;
+	m->core.lineage->marker.shared = true;
 }
 
 static struct looked look(void)

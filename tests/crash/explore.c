@@ -20,6 +20,7 @@
 #include <ckpt/error.h>
 
 #include "drop_io.h"
+#include "engine/lineage/lineage.h"
 #include "lib/slice.h"
 #include "recovery.h"
 #include "sim/sim_memory.h"
@@ -87,7 +88,7 @@ static void acked(struct mill *mill, uint64_t step)
 
 static void take_line(struct explorer *x, struct mill *mill)
 {
-	const struct ckpt_scan *scan = &mill->core.scan;
+	const struct ckpt_scan *scan = &mill->core.lineage->scan;
 
 	x->line_count = 0;
 	for (size_t i = scan->step_count; i > 0; i--) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "recovery.h"
 
+#include "engine/lineage/lineage.h"
+
 #include <ckpt/error.h>
 #include <stdlib.h>
 
@@ -42,7 +44,7 @@ static void restore(struct recovery *r, struct mill *mill, uint64_t asked, uint6
 /* All that is committed, newest first. Bit by step; `ret_generation`: of the newest. */
 static uint64_t restore_all(struct recovery *r, struct mill *mill, uint64_t *ret_generation)
 {
-	const struct ckpt_scan *scan = &mill->core.scan;
+	const struct ckpt_scan *scan = &mill->core.lineage->scan;
 	uint64_t present = 0;
 
 	for (size_t i = 0; i < scan->step_count && !r->sim->failed; i++) {

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "engine/gc/gc.h"
 #include "engine/lineage/claim.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "engine/restore/restore_state.h"
 #include "engine/runtime/commands.h"
@@ -365,8 +366,8 @@ int core_rig_bury(struct core_rig *rig, enum ckpt_two_phase_delete_act act, uint
 		struct ckpt_two_phase_delete *two_phase =
 			&CKPT_CONTAINER(c, struct ckpt_two_phase_command, command)->two_phase;
 		two_phase->act = act;
-		two_phase->newest =
-			rig->listed ? rig->listed : ckpt_scan_newest_claim(&rig->core.scan);
+		two_phase->newest = rig->listed ? rig->listed
+						: ckpt_scan_newest_claim(&rig->core.lineage->scan);
 		two_phase->generation = generation;
 		two_phase->step = step;
 	}

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "exchange/exchange_dir.h"
 #include "exchange/rank_messages.h"
 #include "lib/scratch.h"
@@ -117,11 +118,12 @@ void rank_rig_put(struct rank_rig *s, const char *key, const struct ckpt_buf *va
 void rank_rig_tell(struct rank_rig *s, uint64_t step, struct rank_rig_word word)
 {
 	struct ckpt_core *core = &s->rank[0].core;
-	struct ckpt_rank_record record = {.verdict = {.code = word.code,
-						  .reason = "the test says so",
-						  .generation = core->generation + word.generation,
-						  .step = step + word.step,
-						  .nonce = core->nonce + word.nonce},
+	struct ckpt_rank_record record = {
+		.verdict = {.code = word.code,
+			.reason = "the test says so",
+			.generation = core->lineage->generation + word.generation,
+			.step = step + word.step,
+			.nonce = core->lineage->nonce + word.nonce},
 		.rank = {.rank = word.rank,
 			.node = "other",
 			.attempt = "0123456789abcdef",
@@ -131,7 +133,7 @@ void rank_rig_tell(struct rank_rig *s, uint64_t step, struct rank_rig_word word)
 	struct ckpt_buf buf = {0};
 
 	assert_int_equal(ckpt_rank_record_encode(&record, &buf), 0);
-	ckpt_key_rank(key, core->generation, step, word.as);
+	ckpt_key_rank(key, core->lineage->generation, step, word.as);
 	rank_rig_put(s, key, &buf);
 	ckpt_buf_free(&buf);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/gc/gc.h"
+#include "engine/lineage/lineage.h"
 #include "format/naming.h"
 #include "store/store.h"
 #include "sim_inode.h"
@@ -295,5 +296,5 @@ void audit_counts(struct sim_user *u)
 	check_count(u, "saves committed", stats->saves_committed, u->counts.acked);
 	check_count(u, "saves failed", stats->saves_failed, u->counts.posted - u->counts.acked);
 	check_count(u, "its last step", stats->last_step, u->counts.last_acked);
-	check_count(u, "its generation", stats->generation, u->proc->core.generation);
+	check_count(u, "its generation", stats->generation, u->proc->core.lineage->generation);
 }

@@ -12,6 +12,7 @@
 #include "crowd_exchange.h"
 #include "crowd_nodes.h"
 #include "engine/lineage/claim.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "engine/restore/restore_state.h"
 #include "engine/runtime/commands.h"

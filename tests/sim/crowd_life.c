@@ -264,8 +264,8 @@ static bool start_save(struct crowd_member *m)
 	crowd_began(m, version);
 	if (!m->fenced)
 		crowd_passed(m);
-	sim_tell(sim, m->id, "save", m->fenced ? "fenced" : "", (int64_t)m->core.generation,
-		(int64_t)m->step, m->rank);
+	sim_tell(sim, m->id, "save", m->fenced ? "fenced" : "",
+		(int64_t)m->core.lineage->generation, (int64_t)m->step, m->rank);
 	ckpt_save_post(m->save);
 	expect(m, "a save", m->crowd->timeout_ms * MILLISECOND + SLACK);
 	return true;
@@ -400,7 +400,7 @@ static int train_body(struct ckpt_task *task)
 	struct crowd_member *m = member_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	while (m->saved < m->job->saves && !m->core.fenced) {
+	while (m->saved < m->job->saves && !m->core.lineage->fenced) {
 		sleep_for(m, sim_below(sim_of(m), 3 * MILLISECOND));
 		CKPT_AWAIT(task, slept(m));
 		CKPT_AWAIT(task, may_go_on(m));

@@ -252,7 +252,7 @@ void crowd_check_kept(const struct crowd_member *member)
 	for (size_t i = 0; i < crowd->record_count; i++) {
 		const struct crowd_record *r = &crowd->records[i];
 		count += is_committed(crowd, store, r) && !r->blurred &&
-			 is_in_lineage(crowd, r, member->core.generation);
+			 is_in_lineage(crowd, r, member->core.lineage->generation);
 	}
 	if (count > crowd->keep_last)
 		sim_violation(&crowd->sim, "store %u holds %llu steps, and %llu are to be kept",

@@ -22,7 +22,7 @@ struct crowd_record *crowd_record(struct crowd *crowd, uint64_t generation, uint
 static struct crowd_record *make_record(struct crowd_member *member, uint64_t step)
 {
 	struct crowd *crowd = member->crowd;
-	uint64_t generation = member->core.generation;
+	uint64_t generation = member->core.lineage->generation;
 	struct crowd_record *r = crowd_record(crowd, generation, step);
 
 	if (!r) {
@@ -154,19 +154,19 @@ void crowd_hurry(const struct crowd_member *m)
 void crowd_claimed(struct crowd_member *member)
 {
 	struct crowd *crowd = member->crowd;
-	uint64_t g = member->core.generation;
+	uint64_t g = member->core.lineage->generation;
 
 	CKPT_ASSERT(g < CKPT_COUNT(crowd->claimed_at));
 	for (unsigned i = 0; i < CROWD_MEMBERS; i++) {
 		const struct crowd_member *other = crowd->members[i];
-		if (other && other->core.generation == g && other->job != member->job)
+		if (other && other->core.lineage->generation == g && other->job != member->job)
 			sim_violation(&crowd->sim, "generation %llu is of two jobs",
 				(unsigned long long)g);
 	}
 	if (!crowd->claimed_at[g])
 		crowd->claimed_at[g] = ++crowd->time;
-	crowd->parents[g] = member->core.parent_generation;
-	crowd->parent_steps[g] = member->core.parent_step;
+	crowd->parents[g] = member->core.lineage->parent_generation;
+	crowd->parent_steps[g] = member->core.lineage->parent_step;
 	if (crowd->nodes)
 		crowd_check_alike(crowd);
 	sim_tell(&crowd->sim, member->id, "claimed", "", (int64_t)g, member->rank, 0);

@@ -413,10 +413,10 @@ static void freeze(struct remote *world, struct remote_proc *p, uint64_t ns)
 /* It may live on where nobody sees it, if the bucket has its claim. */
 static bool may_live_on(struct remote *world, const struct remote_proc *p)
 {
-	uint64_t generation = p->core.generation;
+	uint64_t generation = p->core.lineage->generation;
 
 	return p->kind == REMOTE_TRAIN && generation > 0 && world->gens[generation].there &&
-	       !p->core.claiming;
+	       !p->core.lineage->claiming;
 }
 
 /* The machine is lost, and its disk with it; the training goes on from the bucket on another one. */

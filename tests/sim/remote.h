@@ -12,6 +12,7 @@
 #include "crowd_board.h"
 #include "crowd_exchange.h"
 #include "engine/lineage/claim.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "engine/restore/restore.h"
 #include "engine/runtime/commands.h"

@@ -233,7 +233,7 @@ static bool start_save(struct remote_proc *p)
 		return false;
 	}
 	remote_began(p, version);
-	sim_tell(sim, p->id, "save", "", (int64_t)p->core.generation, (int64_t)p->step, 0);
+	sim_tell(sim, p->id, "save", "", (int64_t)p->core.lineage->generation, (int64_t)p->step, 0);
 	ckpt_save_post(p->save);
 	remote_expect(p, "a save", SAVE_NS + SLACK);
 	return true;
@@ -313,7 +313,7 @@ int remote_train_body(struct ckpt_task *task)
 	p->arrived = p->saved + 1;
 	remote_job_stir(p);
 	CKPT_AWAIT(task, remote_all_arrived(p));
-	if (p->core.fenced || !start_save(p))
+	if (p->core.lineage->fenced || !start_save(p))
 		return ckpt_task_continue(task, remote_close_body);
 	return ckpt_task_continue(task, save_body);
 	CKPT_TASK_END(task);

@@ -51,18 +51,18 @@ bool remote_owes(const struct remote *world, const struct remote_record *r)
 void remote_began(struct remote_proc *p, uint64_t version)
 {
 	struct remote *world = p->world;
-	struct remote_record *r = remote_record(world, p->core.generation, p->step);
+	struct remote_record *r = remote_record(world, p->core.lineage->generation, p->step);
 
 	/* A machine may be lost before its claim was in the bucket: the next one has the same number. */
 	if (!r || r->job != p->job->number) {
 		if (r && r->appeared)
 			sim_violation(&world->sim, "step %llu of generation %llu is saved twice",
 				(unsigned long long)p->step,
-				(unsigned long long)p->core.generation);
+				(unsigned long long)p->core.lineage->generation);
 		CKPT_ASSERT(r || world->record_count < REMOTE_RECORDS);
 		if (!r)
 			r = &world->records[world->record_count++];
-		*r = (struct remote_record){.generation = p->core.generation,
+		*r = (struct remote_record){.generation = p->core.lineage->generation,
 			.step = p->step,
 			.job = p->job->number,
 			.home = p->home,
@@ -86,12 +86,12 @@ static void check_lineage(const struct remote_proc *p)
 		if (!r->confirmed_at || r->confirmed_at > since || r->marked ||
 			!behind(world, before, UINT64_MAX, r))
 			continue;
-		if (!behind(world, core->parent_generation, core->parent_step, r))
+		if (!behind(world, core->lineage->parent_generation, core->lineage->parent_step, r))
 			sim_violation(&world->sim,
 				"step %llu of generation %llu is in the bucket, as was told, and "
 				"generation %llu does not go on from it",
 				(unsigned long long)r->step, (unsigned long long)r->generation,
-				(unsigned long long)core->generation);
+				(unsigned long long)core->lineage->generation);
 	}
 }
 
@@ -100,26 +100,26 @@ void remote_claimed(struct remote_proc *p)
 	struct remote *world = p->world;
 	const struct ckpt_core *core = &p->core;
 
-	CKPT_ASSERT(core->generation < REMOTE_GENS);
-	struct remote_gen *gen = &world->gens[core->generation];
+	CKPT_ASSERT(core->lineage->generation < REMOTE_GENS);
+	struct remote_gen *gen = &world->gens[core->lineage->generation];
 	bool same = gen->claimed && gen->job == p->job->number;
 	if (gen->claimed && !same && !world->moved)
 		sim_violation(&world->sim, "generation %llu was claimed twice",
-			(unsigned long long)core->generation);
-	if (same && (gen->parent_generation != core->parent_generation ||
-			    gen->parent_step != core->parent_step))
+			(unsigned long long)core->lineage->generation);
+	if (same && (gen->parent_generation != core->lineage->parent_generation ||
+			    gen->parent_step != core->lineage->parent_step))
 		sim_violation(&world->sim,
 			"rank %u claims generation %llu with another parent than others", p->rank,
-			(unsigned long long)core->generation);
+			(unsigned long long)core->lineage->generation);
 	if (!same)
 		check_lineage(p);
 	gen->claimed = true;
 	gen->job = p->job->number;
-	gen->parent_generation = core->parent_generation;
-	gen->parent_step = core->parent_step;
+	gen->parent_generation = core->lineage->parent_generation;
+	gen->parent_step = core->lineage->parent_step;
 	world->homes[p->home].claimed = true;
-	sim_tell(&world->sim, p->id, "claimed", "", (int64_t)core->generation,
-		(int64_t)core->parent_generation, (int64_t)core->parent_step);
+	sim_tell(&world->sim, p->id, "claimed", "", (int64_t)core->lineage->generation,
+		(int64_t)core->lineage->parent_generation, (int64_t)core->lineage->parent_step);
 }
 
 void remote_confirmed(struct remote_proc *p, struct remote_record *record)
@@ -447,7 +447,7 @@ static void check_fence(struct remote_proc *p, const char *key)
 {
 	size_t length = strlen(key);
 	size_t suffix = strlen("/manifest.json");
-	uint64_t own = ckpt_scan_newest_claim(&p->core.scan);
+	uint64_t own = ckpt_scan_newest_claim(&p->core.lineage->scan);
 
 	if (p->looked > own && length > suffix &&
 		strcmp(key + length - suffix, "/manifest.json") == 0)
@@ -488,8 +488,8 @@ static void check_mark(const struct remote_proc *p, const struct remote_record *
 {
 	struct remote *world = p->world;
 
-	if (newest_there(world) != p->core.generation ||
-		(r->appeared && !behind(world, p->core.generation, UINT64_MAX, r)))
+	if (newest_there(world) != p->core.lineage->generation ||
+		(r->appeared && !behind(world, p->core.lineage->generation, UINT64_MAX, r)))
 		return;
 	if (world->remote_keep_last == 0 ||
 		count_newer(world, r, UINT64_MAX, false) < world->remote_keep_last ||
@@ -524,7 +524,8 @@ static void check_deletion(struct remote_proc *p, struct remote_record *r, const
 	if (p->kind != REMOTE_TRAIN || !manifest)
 		return;
 	/* Between that look and this it may have looked at other steps, to send them. */
-	if ((r->seen_by == p->id && p->looked_at < r->seen_at) || p->looked > p->core.generation)
+	if ((r->seen_by == p->id && p->looked_at < r->seen_at) ||
+		p->looked > p->core.lineage->generation)
 		sim_violation(&world->sim,
 			"step %llu is removed without a look for a later generation",
 			(unsigned long long)r->step);
@@ -540,7 +541,7 @@ static void check_sent(const struct remote_proc *p, const struct remote_record *
 	const struct remote *world = p->world;
 
 	if (r->removed_at && r->removed_at < p->born_at && world->remote_keep_last &&
-		!is_kept(world, r) && r->generation != p->core.generation &&
+		!is_kept(world, r) && r->generation != p->core.lineage->generation &&
 		count_newer(world, r, p->born_at, true) >= world->remote_keep_last)
 		sim_violation(&p->world->sim, "step %llu is sent again, and was removed",
 			(unsigned long long)r->step);
@@ -687,7 +688,7 @@ void remote_look(struct remote *world)
 void remote_check_drained(struct remote_proc *p)
 {
 	struct remote *world = p->world;
-	const struct ckpt_scan *scan = &p->core.scan;
+	const struct ckpt_scan *scan = &p->core.lineage->scan;
 	bool keeps = p->rank == p->store;
 
 	for (size_t i = 0; i < scan->step_count && keeps; i++) {

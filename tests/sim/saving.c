@@ -6,6 +6,7 @@
 
 #include "audit.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/save_state.h"
 #include "format/naming.h"
 #include "user.h"
@@ -194,7 +195,7 @@ static void after_end(struct sim_user *u)
 	if (fenced)
 		u->failure = code;
 	world->counts.told += fenced;
-	if (fenced && !u->proc->core.fenced)
+	if (fenced && !u->proc->core.lineage->fenced)
 		sim_violation(&world->sim, "p%u was told that it is succeeded, and forgets it",
 			u->proc->id);
 	/* What ended it beside that. */
@@ -216,7 +217,7 @@ static bool is_alone_to_blame(struct sim_user *u)
 	const struct oracle *oracle = &u->proc->rank->oracle;
 
 	return ckpt_save_failure(u->save)->code < 0 && !u->save->committed && !u->save->rewritten &&
-	       !u->again && !u->proc->core.fenced &&
+	       !u->again && !u->proc->core.lineage->fenced &&
 	       !oracle_succeeded(oracle, u->proc->id, u->generation) && !oracle->any_damage &&
 	       !world->counts.lies && !world_may_fail(world, -ENOMEM);
 }

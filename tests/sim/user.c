@@ -7,6 +7,7 @@
 
 #include "audit.h"
 #include "base/alloc.h"
+#include "engine/lineage/lineage.h"
 #include "format/naming.h"
 #include "world.h"
 
@@ -193,8 +194,9 @@ static void judge_refusal(struct sim_user *u, int code)
 {
 	struct world *world = u->proc->world;
 	const struct ckpt_core *core = core_of(u);
-	bool parent = core->adopted && core->parent_generation == u->saved_generation &&
-		      core->parent_step == u->saved_step;
+	bool parent = core->lineage->adopted &&
+		      core->lineage->parent_generation == u->saved_generation &&
+		      core->lineage->parent_step == u->saved_step;
 	bool read = u->used || !u->view.alone;
 
 	if (u->proc->rank->oracle.any_damage || world_may_fail(world, -ENOMEM))
@@ -308,7 +310,7 @@ static int reclaim_body(struct ckpt_task *task)
 	post(u, ckpt_claim_body, "claim", CALL_NS);
 	CKPT_AWAIT(task, answered(u));
 	r = take(u);
-	if ((r < 0 && r != -ETIMEDOUT) || core_of(u)->generation != u->generation)
+	if ((r < 0 && r != -ETIMEDOUT) || core_of(u)->lineage->generation != u->generation)
 		sim_violation(sim_of(u), "p%u has generation %llu, and is told %d", u->proc->id,
 			(unsigned long long)u->generation, r);
 	let_go(u);
@@ -363,7 +365,7 @@ static bool is_quiet(struct sim_user *u)
 		return true;
 	return !u->disturbs && !world->sim.trouble_at && !world->plan.readers &&
 	       !world->plan.rivals && !world->plan.zombies && !world_may_fail(world, -ENOMEM) &&
-	       u->view.alone && !u->proc->core.fenced;
+	       u->view.alone && !u->proc->core.lineage->fenced;
 }
 
 static int train_body(struct ckpt_task *task)
@@ -415,9 +417,9 @@ static bool parent_gone(struct sim_user *u)
 	const struct ckpt_core *core = core_of(u);
 	char path[CKPT_PATH_MAX];
 
-	if (!core->adopted)
+	if (!core->lineage->adopted)
 		return false;
-	ckpt_name_manifest(path, core->parent_generation, core->parent_step);
+	ckpt_name_manifest(path, core->lineage->parent_generation, core->lineage->parent_step);
 	return !sim_disk_exists(u->proc->rank->disk, path);
 }
 
@@ -438,7 +440,7 @@ static int claimed(struct sim_user *u, int r)
 	if (r == CKPT_ENOTRESUMED && u->careless)
 		return r;
 	if (r == 0) {
-		u->generation = core_of(u)->generation;
+		u->generation = core_of(u)->lineage->generation;
 		oracle_claimed(&rank->oracle, &u->view, u->proc->id, u->generation);
 		sim_tell(&world->sim, u->proc->id, "claimed", "", (int64_t)u->generation, 0, 0);
 		return 0;
@@ -488,10 +490,10 @@ static int claim_body(struct ckpt_task *task)
 		return ckpt_task_continue(task, close_body);
 	}
 	/* One that was given up is under way, or has got it. */
-	if (!core->claiming && !core->generation)
+	if (!core->lineage->claiming && !core->lineage->generation)
 		oracle_claiming(&u->proc->rank->oracle, u->proc->id,
-			core->adopted ? core->parent_generation : 0,
-			core->adopted ? core->parent_step : 0);
+			core->lineage->adopted ? core->lineage->parent_generation : 0,
+			core->lineage->adopted ? core->lineage->parent_step : 0);
 	u->claiming = true;
 	/* Retention that meets a claim of its own process waits for the next commit. */
 	if (core->gc)
@@ -738,7 +740,7 @@ static int opened(struct sim_user *u, int r)
 		    oracle_told(oracle, other->user.generation) <= u->view.time;
 
 	if (r == 0) {
-		oracle_opened(oracle, &u->view, &core_of(u)->scan);
+		oracle_opened(oracle, &u->view, &core_of(u)->lineage->scan);
 		if (held && other->user.generation == u->view.newest && !u->config.reader)
 			sim_violation(&world->sim,
 				"p%u opened the store that p%u holds on the same machine",

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/copy/claims_import.h"
 
+#include "engine/lineage/lineage.h"
+
 static void start(struct ckpt_claims_import *b, struct ckpt_task *task)
 {
 	struct ckpt_core *core = b->command.core;
 
-	b->pick = (struct ckpt_select){.core = core, .marker = core->marker, .lock = {.fd = -1}};
+	b->pick = (struct ckpt_select){
+		.core = core, .marker = core->lineage->marker, .lock = {.fd = -1}};
 	b->step_copy = (struct ckpt_step_copy){.core = core,
 		.pick = &b->pick,
 		.place = b->place,

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "engine/copy/upload_queue.h"
+#include "engine/lineage/lineage.h"
 
 #define PAUSE_NS  UINT64_C(5000000000) /* between two records */
 #define NS_PER_MS 1000000
@@ -48,7 +49,7 @@ static bool is_for_remote(const struct ckpt_record_writer *r, const struct ckpt_
 /* The list was ended before that was known: what it says to be there is not among the unsent. */
 static void pass_known(struct ckpt_record_writer *r, const struct ckpt_remote_record *record)
 {
-	const struct ckpt_scan *scan = &r->core->scan;
+	const struct ckpt_scan *scan = &r->core->lineage->scan;
 
 	for (size_t i = scan->step_count; i-- > 0;) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
@@ -96,7 +97,7 @@ static void catch_up(struct ckpt_record_writer *r)
 		return;
 	r->caught_up = true;
 	if (r->reader.found && is_same_remote(r, record) &&
-		strcmp(record->run_id, r->core->marker.run_id) == 0)
+		strcmp(record->run_id, r->core->lineage->marker.run_id) == 0)
 		take_known(r, record);
 }
 
@@ -107,14 +108,14 @@ static void catch_up(struct ckpt_record_writer *r)
 static bool may_write(const struct ckpt_record_writer *r)
 {
 	const struct ckpt_remote_record *record = &r->reader.record;
-	uint64_t newest = ckpt_scan_newest_claim(&r->core->scan);
+	uint64_t newest = ckpt_scan_newest_claim(&r->core->lineage->scan);
 
-	if (r->core->fenced || newest == 0 || r->reader.newest == CKPT_STEP_MAX)
+	if (r->core->lineage->fenced || newest == 0 || r->reader.newest == CKPT_STEP_MAX)
 		return false;
-	if (!r->reader.found || strcmp(record->run_id, r->core->marker.run_id) != 0)
+	if (!r->reader.found || strcmp(record->run_id, r->core->lineage->marker.run_id) != 0)
 		return true;
 	return record->generation <= newest &&
-	       (r->core->generation > 0 || is_same_remote(r, record));
+	       (r->core->lineage->generation > 0 || is_same_remote(r, record));
 }
 
 /* The next one. */
@@ -122,7 +123,7 @@ static bool may_write(const struct ckpt_record_writer *r)
 /* That none of the unsent is before. */
 static void take_newest(const struct ckpt_record_writer *r, struct ckpt_remote_record *record)
 {
-	const struct ckpt_scan *scan = &r->core->scan;
+	const struct ckpt_scan *scan = &r->core->lineage->scan;
 
 	/* Newest first. */
 	for (size_t i = 0; i < scan->step_count; i++) {
@@ -166,7 +167,7 @@ static void take_left(const struct ckpt_record_writer *r, struct ckpt_remote_rec
 {
 	const struct ckpt_record_step there = {
 		.generation = r->uploaded_generation, .step = r->uploaded_step};
-	const struct ckpt_scan *scan = &r->core->scan;
+	const struct ckpt_scan *scan = &r->core->lineage->scan;
 
 	for (size_t i = scan->step_count; i-- > 0;) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
@@ -183,17 +184,17 @@ static int compose(
 	const struct ckpt_upload_queue *u = core->upload_queue;
 	size_t length = strlen(r->error.message);
 
-	record->waiting =
-		ckpt_alloc_array(ckpt_min_u64((u->halted ? core->scan.step_count : u->count) + 1,
-					 CKPT_RECORD_WAITING_MAX),
-			sizeof(*record->waiting));
+	record->waiting = ckpt_alloc_array(
+		ckpt_min_u64((u->halted ? core->lineage->scan.step_count : u->count) + 1,
+			CKPT_RECORD_WAITING_MAX),
+		sizeof(*record->waiting));
 	if (!record->waiting)
 		return -ENOMEM;
-	memcpy(record->run_id, core->marker.run_id, sizeof(record->run_id));
+	memcpy(record->run_id, core->lineage->marker.run_id, sizeof(record->run_id));
 	(void)snprintf(record->remote, sizeof(record->remote), "%s", url_of(r));
 	memcpy(record->node, core->config.node, sizeof(record->node));
 	record->every = u->every;
-	record->generation = ckpt_scan_newest_claim(&core->scan);
+	record->generation = ckpt_scan_newest_claim(&core->lineage->scan);
 	record->wall_ms = ckpt_env_wall_ms(core->parts.env);
 	record->uploaded_generation = r->uploaded_generation;
 	record->uploaded_step = r->uploaded_step;

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/gc/gc.h"
+#include "engine/lineage/lineage.h"
 
 #define SECOND_NS   UINT64_C(1000000000)
 #define PAUSE_MAX_S 60 /* between tries */
@@ -72,7 +73,7 @@ static bool is_due(struct ckpt_remote_gc *u)
 	ckpt_core_timer_clear(u->core, &u->timer);
 	if (u->stop)
 		return true;
-	if (u->halted || u->core->fenced || (!u->asked && u->seen_tombstones.count == 0) ||
+	if (u->halted || u->core->lineage->fenced || (!u->asked && u->seen_tombstones.count == 0) ||
 		!may_look(u))
 		return false;
 	if (u->at_ns <= now(u))
@@ -133,7 +134,7 @@ static void start_round(struct ckpt_remote_gc *u)
 	u->asked = false;
 	u->urgent = false;
 	u->came = 0;
-	u->generation = core->generation;
+	u->generation = core->lineage->generation;
 	u->sent = core->stats.uploads_done;
 	u->settled = ckpt_upload_queue_rests(core);
 	ckpt_error_clear(&u->error);
@@ -143,7 +144,7 @@ static void start_round(struct ckpt_remote_gc *u)
 /* The job goes on from another step: what stays is judged anew, by its next generation. */
 static bool is_outdated(const struct ckpt_remote_gc *u)
 {
-	return u->core->generation != u->generation;
+	return u->core->lineage->generation != u->generation;
 }
 
 static bool is_claim_of(const struct ckpt_remote_gc *u)
@@ -297,7 +298,7 @@ static void note_removed(struct ckpt_remote_gc *u)
 
 	core->stats.remote_steps_removed++;
 	/* Of one that is here as well it is told that it is not there. */
-	if (ckpt_scan_find(&core->scan, b->generation, b->step))
+	if (ckpt_scan_find(&core->lineage->scan, b->generation, b->step))
 		ckpt_record_writer_absent(
 			&core->upload_queue->record_writer, b->generation, b->step, 0);
 }
@@ -329,7 +330,7 @@ static void take_act(struct ckpt_remote_gc *u)
 /* What fails for one step may not for the next; a way there that fails does. */
 static bool ends_round(const struct ckpt_remote_gc *u)
 {
-	return u->stop || u->core->fenced || is_outdated(u) || u->failed == CKPT_EFENCED ||
+	return u->stop || u->core->lineage->fenced || is_outdated(u) || u->failed == CKPT_EFENCED ||
 	       u->failed == CKPT_ENETWORK || u->failed == CKPT_EAUTH || u->failed == -ETIMEDOUT ||
 	       (u->failed < 0 && u->at == 0);
 }

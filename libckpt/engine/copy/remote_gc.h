@@ -14,6 +14,7 @@
 #define CKPT_ENGINE_COPY_REMOTE_GC_H
 
 #include "engine/gc/two_phase_delete.h"
+#include "engine/lineage/scan.h"
 
 /* Longer than a restore of what is there takes: at 1 GB/s 1.8 TB. */
 #define CKPT_REMOTE_GC_GRACE_S 1800

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "format/sealed.h"
 #include "io/io_direct.h"
@@ -348,7 +349,7 @@ static int own_claim_body(struct ckpt_task *task)
 
 static bool next_claim(struct ckpt_step_copy *e)
 {
-	const struct ckpt_scan *scan = &e->core->scan;
+	const struct ckpt_scan *scan = &e->core->lineage->scan;
 
 	while (e->at < scan->gen_count && (!scan->gens[e->at].claimed || scan->gens[e->at].broken))
 		e->at++;
@@ -364,7 +365,7 @@ static int verify_claim(struct ckpt_step_copy *e)
 	struct ckpt_claim claim;
 	int r = ckpt_claim_decode(e->claim, e->claim_length, e->path, e->err, &claim);
 
-	if (r < 0 || claim.generation == e->core->scan.gens[e->at].generation)
+	if (r < 0 || claim.generation == e->core->lineage->scan.gens[e->at].generation)
 		return r;
 	return ckpt_fail_at(e->err, CKPT_EINTEGRITY,
 		&(struct ckpt_where){.tier = ckpt_store_tier(e->core->store), .file = e->path},

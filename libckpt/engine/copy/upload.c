@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/gc/two_phase_delete.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "format/sealed.h"
 
@@ -308,7 +309,7 @@ static int check_fence(struct ckpt_upload *u)
 	uint64_t newest;
 	int r = ckpt_upload_take_newest(u, &newest);
 
-	if (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->scan))
+	if (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->lineage->scan))
 		return r;
 	/* Another rank than 0 may be about to hear of it. */
 	u->outdone = u->core->config.rank > 0;

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "format/sealed.h"
 
@@ -43,7 +44,7 @@ static void drop_bytes(struct ckpt_upload_dest *p)
 
 static int check_marker(struct ckpt_upload_dest *p)
 {
-	const char *run = p->core->marker.run_id;
+	const char *run = p->core->lineage->marker.run_id;
 	struct ckpt_marker marker;
 
 	int r = ckpt_marker_decode(p->op.data, p->op.length, CKPT_NAME_MARKER, p->err, &marker);
@@ -88,7 +89,7 @@ static int check_empty(struct ckpt_upload_dest *p)
 /* One for all nodes: what each of them has goes there. */
 static int encode_marker(struct ckpt_upload_dest *p)
 {
-	struct ckpt_marker marker = p->core->marker;
+	struct ckpt_marker marker = p->core->lineage->marker;
 	struct ckpt_buf words = {0};
 
 	marker.shared = true;
@@ -175,7 +176,7 @@ static int fail_fenced(struct ckpt_upload_dest *p, uint64_t generation, const ch
 
 static int take_list(struct ckpt_upload_dest *p)
 {
-	uint64_t here = ckpt_scan_newest_claim(&p->core->scan);
+	uint64_t here = ckpt_scan_newest_claim(&p->core->lineage->scan);
 
 	p->there = p->op.listing;
 	p->op.listing = (struct ckpt_listing){0};
@@ -211,7 +212,7 @@ static int list_body(struct ckpt_task *task)
  */
 static bool next_claim(struct ckpt_upload_dest *p)
 {
-	const struct ckpt_scan *scan = &p->core->scan;
+	const struct ckpt_scan *scan = &p->core->lineage->scan;
 
 	for (; p->at < scan->gen_count; p->at++) {
 		const struct ckpt_scan_gen *gen = &scan->gens[p->at];
@@ -242,7 +243,7 @@ static int take_claim(struct ckpt_upload_dest *p)
 static int check_claim(struct ckpt_upload_dest *p)
 {
 	bool same = p->op.length == p->length && memcmp(p->op.data, p->bytes, p->length) == 0;
-	uint64_t generation = p->core->scan.gens[p->at].generation;
+	uint64_t generation = p->core->lineage->scan.gens[p->at].generation;
 
 	drop_data(p);
 	return same ? *p->stop : fail_fenced(p, generation, "another");

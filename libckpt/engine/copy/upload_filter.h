@@ -7,6 +7,7 @@
 #define CKPT_ENGINE_COPY_UPLOAD_FILTER_H
 
 #include "engine/core/core.h"
+#include "engine/lineage/scan.h"
 
 struct ckpt_upload_filter {
 	struct ckpt_task task; /* await `finished`, look at `result` */

@@ -8,6 +8,7 @@
 #include "engine/copy/remote_gc.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/gc/gc.h"
+#include "engine/lineage/lineage.h"
 
 #define SECOND_NS    UINT64_C(1000000000)
 #define PAUSE_MAX_S  60                                      /* between tries */
@@ -26,7 +27,7 @@ static uint64_t now(const struct ckpt_upload_queue *u)
 /* What is kept for it no longer is. */
 void ckpt_upload_queue_ask_retention(struct ckpt_upload_queue *u)
 {
-	if (u->core->generation > 0)
+	if (u->core->lineage->generation > 0)
 		ckpt_gc_ask(u->core, CKPT_GC_RETAIN);
 }
 
@@ -265,7 +266,7 @@ static bool is_awaited(struct ckpt_upload_queue *u, struct ckpt_upload_entry *e)
  */
 static bool is_needed(struct ckpt_upload_queue *u, struct ckpt_upload_entry *e)
 {
-	uint64_t generation = u->core->generation;
+	uint64_t generation = u->core->lineage->generation;
 
 	if (!e->parent || generation == 0 || u->record_writer.uploaded_generation >= generation)
 		return false;
@@ -294,10 +295,11 @@ bool ckpt_upload_queue_is_lost(const struct ckpt_upload_queue *u, const struct c
 {
 	struct ckpt_core *core = u->core;
 
-	if (!core->config.lost_nodes || core->generation == 0 ||
-		e->generation == core->generation || e->parent)
+	if (!core->config.lost_nodes || core->lineage->generation == 0 ||
+		e->generation == core->lineage->generation || e->parent)
 		return false;
-	const struct ckpt_scan_step *s = ckpt_scan_find(&core->scan, e->generation, e->step);
+	const struct ckpt_scan_step *s =
+		ckpt_scan_find(&core->lineage->scan, e->generation, e->step);
 	return s && !s->in_lineage;
 }
 
@@ -423,7 +425,8 @@ static void forget_left(struct ckpt_upload_queue *u, struct ckpt_upload_entry *e
 /* A claim has come since, which may go on from this very step: what was seen before says nothing then. */
 static bool is_outdated(const struct ckpt_upload_queue *u, const struct ckpt_upload_entry *e)
 {
-	return e->parent && u->current_generation != ckpt_scan_newest_claim(&u->core->scan);
+	return e->parent &&
+	       u->current_generation != ckpt_scan_newest_claim(&u->core->lineage->scan);
 }
 
 void ckpt_upload_queue_take_upload(struct ckpt_upload_queue *u)

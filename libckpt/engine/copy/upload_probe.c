@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an upload finds of its step: the manifest here, and what the remote store has already. */
 #include "engine/copy/upload_state.h"
+#include "engine/lineage/lineage.h"
 
 #include <errno.h>
 #include <string.h>
@@ -194,7 +195,7 @@ static int check_claimed(struct ckpt_upload *u)
 	uint64_t newest;
 	int r = ckpt_upload_take_newest(u, &newest);
 
-	if (r < 0 || newest >= ckpt_scan_newest_claim(&u->core->scan))
+	if (r < 0 || newest >= ckpt_scan_newest_claim(&u->core->lineage->scan))
 		return r;
 	return ckpt_fail(u->err, -EAGAIN, "rank 0 has not sent its claim to %s", u->dest->label);
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/copy/remote_gc.h"
 #include "engine/gc/gc.h"
+#include "engine/lineage/lineage.h"
 
 static struct ckpt_upload_queue *upload_queue_of(struct ckpt_task *task)
 {
@@ -81,14 +82,15 @@ static uint64_t now(const struct ckpt_upload_queue *u)
 
 static bool must_place(const struct ckpt_upload_queue *u)
 {
-	return !u->placed || u->placed_generation != ckpt_scan_newest_claim(&u->core->scan);
+	return !u->placed ||
+	       u->placed_generation != ckpt_scan_newest_claim(&u->core->lineage->scan);
 }
 
 static void start_place(struct ckpt_upload_queue *u)
 {
 	ckpt_error_clear(&u->error);
 	u->placed = false;
-	u->placed_generation = ckpt_scan_newest_claim(&u->core->scan);
+	u->placed_generation = ckpt_scan_newest_claim(&u->core->lineage->scan);
 	u->place = (struct ckpt_upload_dest){.core = u->core,
 		.dest = u->dest,
 		.stop = &u->stop,
@@ -179,7 +181,7 @@ static struct ckpt_upload_entry *next_entry(struct ckpt_upload_queue *u, uint64_
 /* Somebody else has the store: what is in it is his to upload. */
 static void look_at_fence(struct ckpt_upload_queue *u)
 {
-	if (!u->core->fenced || u->halted || u->stop)
+	if (!u->core->lineage->fenced || u->halted || u->stop)
 		return;
 	ckpt_error_clear(&u->error);
 	ckpt_upload_queue_halt(
@@ -191,7 +193,8 @@ static void look_at_fence(struct ckpt_upload_queue *u)
 static bool is_due(struct ckpt_upload_queue *u)
 {
 	uint64_t at = UINT64_MAX;
-	bool work = must_place(u) ? u->first || u->core->generation : next_entry(u, &at) != NULL;
+	bool work = must_place(u) ? u->first || u->core->lineage->generation
+				  : next_entry(u, &at) != NULL;
 
 	ckpt_core_timer_clear(u->core, &u->timer);
 	if (u->stop)
@@ -296,7 +299,7 @@ int ckpt_upload_queue_open(struct ckpt_core *core, uint64_t every)
 void ckpt_upload_queue_begin(struct ckpt_core *core)
 {
 	struct ckpt_upload_queue *u = core->upload_queue;
-	const struct ckpt_scan *scan = &core->scan;
+	const struct ckpt_scan *scan = &core->lineage->scan;
 
 	if (!u)
 		return;
@@ -359,7 +362,7 @@ void ckpt_upload_queue_yield(struct ckpt_core *core)
 /* The newest of the lineage that goes there. If none does, what the job goes on from: something of it is to be there. */
 static const struct ckpt_scan_step *find_parent(struct ckpt_core *core)
 {
-	struct ckpt_scan *scan = &core->scan;
+	struct ckpt_scan *scan = &core->lineage->scan;
 
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
@@ -367,7 +370,7 @@ static const struct ckpt_scan_step *find_parent(struct ckpt_core *core)
 			ckpt_upload_queue_takes(core, s->step))
 			return s;
 	}
-	return ckpt_scan_find(scan, core->parent_generation, core->parent_step);
+	return ckpt_scan_find(scan, core->lineage->parent_generation, core->lineage->parent_step);
 }
 
 /*
@@ -419,8 +422,8 @@ bool ckpt_upload_queue_sends(const struct ckpt_core *core)
 {
 	const struct ckpt_upload_queue *u = core->upload_queue;
 
-	return core->generation > 0 && u->placed && u->placed_generation == core->generation &&
-	       !u->halted;
+	return core->lineage->generation > 0 && u->placed &&
+	       u->placed_generation == core->lineage->generation && !u->halted;
 }
 
 bool ckpt_upload_queue_rests(const struct ckpt_core *core)

@@ -75,7 +75,6 @@ int ckpt_core_init(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 {
 	CKPT_ASSERT(config->chunk_bytes > 0 && config->chunk_bytes <= config->block_bytes);
 	*core = (struct ckpt_core){.parts = *parts, .config = *config, .eventfd = -1};
-	core->holder.fd = -1;
 	core->config.world = config->world ? config->world : 1;
 	CKPT_ASSERT(config->rank < core->config.world);
 	const struct ckpt_core_place place = {
@@ -114,8 +113,6 @@ void ckpt_core_destroy(struct ckpt_core *core)
 	core->exchange = NULL;
 	ckpt_store_close(core->store);
 	core->store = NULL;
-	ckpt_scan_clear(&core->scan);
-	ckpt_free(core->sessions.names);
 }
 
 bool ckpt_core_idle(const struct ckpt_core *core)

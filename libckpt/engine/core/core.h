@@ -20,7 +20,6 @@
 #include "engine/core/pool_allowance.h"
 #include "engine/core/pool_growth.h"
 #include "engine/core/pool_shrink.h"
-#include "engine/lineage/scan.h"
 #include "exchange/exchange.h"
 #include "format/catalog.h"
 #include "format/manifest.h"
@@ -30,6 +29,7 @@
 struct ckpt_core;
 struct ckpt_deletion;
 struct ckpt_exchange_call;
+struct ckpt_lineage;
 struct ckpt_remote_gc;
 struct ckpt_seen_tombstones;
 struct ckpt_upload_queue;
@@ -138,7 +138,7 @@ struct ckpt_command {
 struct ckpt_core_hooks {
 	/* The store has been read. */
 	void (*opened)(struct ckpt_core *core);
-	/* A claim was made: core->generation is new. */
+	/* A claim was made: core->lineage->generation is new. */
 	void (*claimed)(struct ckpt_core *core);
 	/* A claim is no longer under way, whether it was made or not. */
 	void (*claim_ended)(struct ckpt_core *core);
@@ -147,74 +147,48 @@ struct ckpt_core_hooks {
 };
 
 struct ckpt_core {
+	/* Services. */
 	struct ckpt_core_parts parts;
 	struct ckpt_core_config config;
 	const struct ckpt_core_hooks *hooks;
 	struct ckpt_s3_client *clients; /* of its stores that are in buckets */
 	struct ckpt_store *store;
 	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
-	struct ckpt_listing sessions;   /* rank 0: that were there when it came, its own perhaps */
 	struct ckpt_sched sched;
 	struct ckpt_timers timers;
-
-	/* What the store held when it was last read, and what this engine has done since. */
-	struct ckpt_marker marker;
-	struct ckpt_scan scan;
-
-	/* The generation. */
-	uint64_t generation;        /* 0: not claimed */
-	bool adopted;               /* a parent was chosen by a restore */
-	uint64_t parent_generation; /* 0: none */
-	uint64_t parent_step;
-	struct ckpt_object holder; /* lock on the newest claim: its predecessor's, then its own */
-	bool fenced;               /* a later generation was seen: nothing is published any more */
-	bool claiming;
-	bool lineage_elsewhere; /* rank 0: the store of some node, or its own, had a step of the lineage then */
-	uint64_t newest_elsewhere; /* claim in the store of any node when they were opened */
-	uint64_t
-		tried_generation; /* of a claim that failed and may be there all the same; 0: none */
-	uint64_t tried_nonce;
-	bool holds_claim; /* `holder` is of the one that was tried */
-	uint64_t nonce;   /* of the claim of `generation` */
-	uint64_t
-		heard_generation; /* that rank 0 has claimed, and this rank could not join; 0: none */
-	uint64_t heard_nonce;
-	uint32_t claims;      /* of this session that were made */
-	uint32_t claim_tries; /* of the next one */
-	bool claim_untold;    /* rank 0 has claimed, and the others may not know */
-	bool claim_telling;
+	struct ckpt_stats stats;   /* what the core counts itself; see report.h */
+	int eventfd;               /* -1: none; written at every change of a latch */
 	atomic_uint unchecked;     /* enum ckpt_unchecked: that it is so was said */
 	char unchecked_boxes[160]; /* written once, before CKPT_UNCHECKED_BOXES is set */
-	uint64_t last_step;        /* newest step begun in this generation; valid if any_step */
-	bool any_step;
+	unsigned commands;         /* under way */
+	bool closing;
+	struct ckpt_task *closer; /* woken when something that was under way has ended */
 
-	struct ckpt_saver *saver;        /* what saves have in common */
-	struct ckpt_save *save;          /* the one under way; NULL: none */
-	struct ckpt_pool_growth growth;  /* of the pool */
-	struct ckpt_shrink shrink;       /* of it, likewise */
+	/* Staging. */
+	struct ckpt_pool_growth growth;
+	struct ckpt_shrink shrink;
 	struct ckpt_allowance allowance; /* of the jobs of both */
-	struct ckpt_restore *restores;   /* under way */
-	/* With other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
+
+	/* What modules own; opened and closed by runtime/modules.c. */
+	struct ckpt_exchange_call *calls; /* ranks/: under way */
+	struct ckpt_lineage *lineage;     /* lineage/: what the store holds, and the generation */
+	bool unlocked;      /* shard/: that a shard which is sent could not be locked was said */
+	struct ckpt_gc *gc; /* gc/: retention and settling, under way */
+	struct ckpt_deletion *deletions; /* gc/: under way */
+	struct ckpt_seen_tombstones
+		*seen_tombstones; /* gc/: in its own store, of ckpt_two_phase_command_body() */
+	uint64_t *pins;           /* gc/: steps that stay */
+	size_t pin_count;
+	struct ckpt_upload_queue *upload_queue; /* copy/; NULL: there is no remote store */
+	struct ckpt_remote_gc *remote_gc;       /* copy/; NULL: nothing is removed there */
+	struct ckpt_saver *saver;               /* save/: what saves have in common */
+	struct ckpt_save *save;                 /* save/: the one under way; NULL: none */
+	struct ckpt_restore *restores;          /* restore/: under way */
+	/* restore/: with other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
 	_Atomic uint32_t restores_begun;
-	struct ckpt_deletion *deletions;  /* under way */
-	struct ckpt_exchange_call *calls; /* with other ranks, under way */
-	struct ckpt_gc *gc;               /* retention and settling */
-	uint64_t repaired_generation;     /* of the step that was last mended from there; 0: none */
+	uint64_t repaired_generation; /* restore/: of the step that was last repaired; 0: none */
 	uint64_t repaired_step;
 	bool repairing;
-	bool unlocked; /* that a shard which is sent could not be locked was said */
-	struct ckpt_upload_queue *upload_queue; /* NULL: there is no remote store */
-	struct ckpt_remote_gc *remote_gc;       /* NULL: nothing is removed there */
-	struct ckpt_seen_tombstones
-		*seen_tombstones; /* in its own store, of ckpt_two_phase_command_body() */
-	unsigned commands;        /* under way */
-	uint64_t *pins;
-	size_t pin_count;
-	bool closing;
-
-	struct ckpt_task *closer; /* woken when something that was under way has ended */
-	struct ckpt_stats stats;  /* what the core counts itself; see report.h */
-	int eventfd;              /* -1: none; written at every change of a latch */
 };
 
 /* Without the modules on it: see runtime/modules.h, which sets `hooks` as well. */

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "engine/gc/delete_step.h"
 #include "engine/gc/gc.h"
+#include "engine/lineage/lineage.h"
 
 struct ckpt_delete_command {
 	struct ckpt_command command;
@@ -38,10 +39,11 @@ static int choose(struct ckpt_delete_command *remover)
 	if (core->config.read_only)
 		return ckpt_fail(
 			err, -EROFS, "the store %s was opened read only", core->parts.label);
-	int r = ckpt_lineage_mark(&core->scan, err);
+	int r = ckpt_lineage_mark(&core->lineage->scan, err);
 	if (r < 0)
 		return r;
-	const struct ckpt_scan_step *found = ckpt_lineage_choose(&core->scan, remover->step, NULL);
+	const struct ckpt_scan_step *found =
+		ckpt_lineage_choose(&core->lineage->scan, remover->step, NULL);
 	if (!found)
 		return ckpt_fail(err, CKPT_ENOSTEP, "the lineage of %s has no step %llu",
 			core->parts.label, step);
@@ -70,6 +72,6 @@ int ckpt_delete_command_body(struct ckpt_task *task)
 		return ckpt_fail(deletion->err, deletion->result,
 			"cannot remove step %llu of %s: %s", (unsigned long long)deletion->step,
 			core->parts.label, ckpt_code_text(deletion->result));
-	ckpt_scan_drop(&core->scan, deletion->generation, deletion->step);
+	ckpt_scan_drop(&core->lineage->scan, deletion->generation, deletion->step);
 	CKPT_TASK_END(task);
 }

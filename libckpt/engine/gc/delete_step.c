@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 
 #define MANIFEST_NAME "manifest.json"
@@ -33,20 +34,21 @@ static int check_fence(struct ckpt_deletion *r)
 {
 	uint64_t newest = ckpt_newest_claim(&r->op.listing);
 	/* Without a generation of its own it holds the newest claim's lock instead. */
-	uint64_t own =
-		r->core->generation ? r->core->generation : ckpt_scan_newest_claim(&r->core->scan);
+	uint64_t own = r->core->lineage->generation
+			       ? r->core->lineage->generation
+			       : ckpt_scan_newest_claim(&r->core->lineage->scan);
 
 	ckpt_free(r->op.listing.names);
 	r->op.listing = (struct ckpt_listing){0};
 	if (newest <= own)
 		return 0;
 	/* Perhaps it is this process's own claim, on its way, or failed and there all the same. */
-	if (newest == r->core->tried_generation)
+	if (newest == r->core->lineage->tried_generation)
 		return ckpt_fail(r->err, -EBUSY,
 			"generation %llu is just being claimed, or a claim of this process failed "
 			"and is there all the same: try again after the next save",
 			(unsigned long long)newest);
-	r->core->fenced = true;
+	r->core->lineage->fenced = true;
 	return ckpt_fail(r->err, CKPT_EFENCED,
 		"generation %llu has taken over the store %s: this process removes nothing any "
 		"more",
@@ -62,11 +64,11 @@ static int encode_settlement(struct ckpt_deletion *r)
 		.wall_ms = ckpt_env_wall_ms(core->parts.env),
 		.world = 1};
 
-	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
+	memcpy(manifest.run_id, core->lineage->marker.run_id, sizeof(manifest.run_id));
 	ckpt_name_attempt(manifest.attempt, ckpt_env_random(core->parts.env));
 	(void)snprintf(manifest.reason, sizeof(manifest.reason),
 		"its process ended before it was committed; settled by generation %llu",
-		(unsigned long long)core->generation);
+		(unsigned long long)core->lineage->generation);
 	return ckpt_manifest_encode(&manifest, &r->buf);
 }
 
@@ -181,14 +183,14 @@ static int fence_body(struct ckpt_task *task)
 static bool is_parent(const struct ckpt_deletion *r)
 {
 	const struct ckpt_core *core = r->core;
-	const struct ckpt_scan *scan = &core->scan;
+	const struct ckpt_scan *scan = &core->lineage->scan;
 
-	if (!core->adopted || r->generation != core->parent_generation ||
-		r->step != core->parent_step)
+	if (!core->lineage->adopted || r->generation != core->lineage->parent_generation ||
+		r->step != core->lineage->parent_step)
 		return false;
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
-		if (s->generation == core->generation && s->state == CKPT_STEP_COMMITTED)
+		if (s->generation == core->lineage->generation && s->state == CKPT_STEP_COMMITTED)
 			return false;
 	}
 	return true;
@@ -205,7 +207,7 @@ static bool is_going(const struct ckpt_core *core, const struct ckpt_scan_step *
 /* Whoever chose it has seen others; but these may be on their way out by now. */
 static bool is_last(const struct ckpt_deletion *r)
 {
-	const struct ckpt_scan *scan = &r->core->scan;
+	const struct ckpt_scan *scan = &r->core->lineage->scan;
 	bool good = false;
 
 	for (size_t i = 0; i < scan->step_count; i++) {

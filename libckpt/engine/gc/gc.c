@@ -9,6 +9,7 @@
 #include "engine/gc/delete_step.h"
 #include "engine/gc/seen_tombstones.h"
 #include "engine/gc/sweep.h"
+#include "engine/lineage/lineage.h"
 #include "exchange/node_messages.h"
 
 struct ckpt_gc {
@@ -43,13 +44,13 @@ static size_t reach(const struct ckpt_core *core)
 /* The next step of a dead generation that is undecided; false: none. */
 static bool next_unsettled(struct ckpt_gc *k)
 {
-	struct ckpt_scan *scan = &k->core->scan;
+	struct ckpt_scan *scan = &k->core->lineage->scan;
 	size_t newer = 0;
 
 	for (size_t i = 0; i < scan->step_count && newer < reach(k->core); i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		newer += s->state == CKPT_STEP_COMMITTED;
-		if (s->generation >= k->core->generation || s->state != CKPT_STEP_PENDING)
+		if (s->generation >= k->core->lineage->generation || s->state != CKPT_STEP_PENDING)
 			continue;
 		k->deletion.generation = s->generation;
 		k->deletion.step = s->step;
@@ -68,9 +69,9 @@ static bool next_expired(struct ckpt_gc *k)
 		.pins = core->pins,
 		.pin_count = core->pin_count};
 
-	ckpt_lineage_mark_rolled_back(&core->scan);
-	const struct ckpt_scan_step *s =
-		ckpt_retention_next(&core->scan, &keep, k->tried_generation, k->tried_step);
+	ckpt_lineage_mark_rolled_back(&core->lineage->scan);
+	const struct ckpt_scan_step *s = ckpt_retention_next(
+		&core->lineage->scan, &keep, k->tried_generation, k->tried_step);
 	if (!s)
 		return false;
 	k->deletion.generation = s->generation;
@@ -109,7 +110,7 @@ static void note_settled(struct ckpt_gc *k)
 			(unsigned long long)k->deletion.generation, core->parts.label);
 	/* Tried once: what failed is left to the next generation. */
 	ckpt_scan_set_state(
-		&core->scan, k->deletion.generation, k->deletion.step, CKPT_STEP_ABORTED);
+		&core->lineage->scan, k->deletion.generation, k->deletion.step, CKPT_STEP_ABORTED);
 }
 
 static void note_expired(struct ckpt_gc *k)
@@ -120,10 +121,10 @@ static void note_expired(struct ckpt_gc *k)
 	k->tried_generation = k->deletion.generation;
 	k->tried_step = k->deletion.step;
 	if (r == 0) {
-		const struct ckpt_scan_step *s =
-			ckpt_scan_find(&core->scan, k->deletion.generation, k->deletion.step);
+		const struct ckpt_scan_step *s = ckpt_scan_find(
+			&core->lineage->scan, k->deletion.generation, k->deletion.step);
 		core->stats.steps_removed += s && s->state != CKPT_STEP_ABORTED;
-		ckpt_scan_drop(&core->scan, k->deletion.generation, k->deletion.step);
+		ckpt_scan_drop(&core->lineage->scan, k->deletion.generation, k->deletion.step);
 		ckpt_log(core->parts.log, CKPT_LOG_DEBUG, "removed step %llu of %s",
 			(unsigned long long)k->deletion.step, core->parts.label);
 		return;
@@ -139,10 +140,10 @@ static int gc_body(struct ckpt_task *task)
 	struct ckpt_core *core = k->core;
 
 	CKPT_TASK_BEGIN(task);
-	while (k->want && !k->stop && !core->fenced) {
+	while (k->want && !k->stop && !core->lineage->fenced) {
 		if (k->want & CKPT_GC_SETTLE) {
 			k->want &= ~CKPT_GC_SETTLE;
-			while (!k->stop && !core->fenced && next_unsettled(k)) {
+			while (!k->stop && !core->lineage->fenced && next_unsettled(k)) {
 				start(k, true);
 				CKPT_AWAIT(task, k->deletion.finished);
 				note_settled(k);
@@ -158,7 +159,7 @@ static int gc_body(struct ckpt_task *task)
 			k->want &= ~(CKPT_GC_RETAIN | CKPT_GC_TIDY);
 			k->tried_generation = 0;
 			k->tried_step = 0;
-			while (!k->stop && !core->fenced && next_expired(k)) {
+			while (!k->stop && !core->lineage->fenced && next_expired(k)) {
 				start(k, false);
 				CKPT_AWAIT(task, k->deletion.finished);
 				note_expired(k);
@@ -179,9 +180,9 @@ static void gc_done(struct ckpt_task *task)
 
 void ckpt_gc_ask(struct ckpt_core *core, unsigned what)
 {
-	CKPT_ASSERT(core->generation > 0);
+	CKPT_ASSERT(core->lineage->generation > 0);
 	/* One rank of a job keeps the store. */
-	if (core->closing || core->fenced || !ckpt_core_owns_store(core))
+	if (core->closing || core->lineage->fenced || !ckpt_core_owns_store(core))
 		return;
 	if (core->gc) {
 		core->gc->want |= what;

@@ -12,6 +12,7 @@
 #define CKPT_ENGINE_GC_GC_H
 
 #include "engine/core/core.h"
+#include "engine/lineage/scan.h"
 
 #define CKPT_GC_SETTLE 1u
 #define CKPT_GC_RETAIN 2u

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "exchange/exchange_dir.h"
 
 static const char *next_name(const struct ckpt_listing *names, const char *name)
@@ -21,7 +22,7 @@ static bool next_session(struct ckpt_gc_sweep *s)
 {
 	const struct ckpt_core *core = s->core;
 
-	while ((s->session = next_name(&core->sessions, s->session)))
+	while ((s->session = next_name(&core->lineage->sessions, s->session)))
 		if (ckpt_session_valid(s->session) && strcmp(s->session, core->config.session) != 0)
 			return true;
 	return false;
@@ -57,7 +58,7 @@ static bool next_value(struct ckpt_gc_sweep *s)
 
 static bool goes_on(const struct ckpt_gc_sweep *s)
 {
-	return !*s->stop && !s->core->fenced && s->removed < CKPT_SWEEP_MOST;
+	return !*s->stop && !s->core->lineage->fenced && s->removed < CKPT_SWEEP_MOST;
 }
 
 static bool has_steps(const struct ckpt_scan *scan, uint64_t generation)
@@ -73,10 +74,10 @@ static bool next_emptied(struct ckpt_gc_sweep *s)
 {
 	const struct ckpt_core *core = s->core;
 
-	while (s->gen < core->scan.gen_count) {
-		const struct ckpt_scan_gen *gen = &core->scan.gens[s->gen++];
-		if (gen->generation >= core->generation || !gen->claimed || gen->broken ||
-			gen->claim.world < 2 || has_steps(&core->scan, gen->generation))
+	while (s->gen < core->lineage->scan.gen_count) {
+		const struct ckpt_scan_gen *gen = &core->lineage->scan.gens[s->gen++];
+		if (gen->generation >= core->lineage->generation || !gen->claimed || gen->broken ||
+			gen->claim.world < 2 || has_steps(&core->lineage->scan, gen->generation))
 			continue;
 		ckpt_name_generation(s->directory, gen->generation);
 		return true;
@@ -176,8 +177,8 @@ static void gc_sweep_done(struct ckpt_task *task)
 {
 	struct ckpt_gc_sweep *s = CKPT_CONTAINER(task, struct ckpt_gc_sweep, task);
 
-	ckpt_free(s->core->sessions.names);
-	s->core->sessions = (struct ckpt_listing){0};
+	ckpt_free(s->core->lineage->sessions.names);
+	s->core->lineage->sessions = (struct ckpt_listing){0};
 	ckpt_task_wake(s->waiter);
 }
 

@@ -8,6 +8,7 @@
 #define CKPT_ENGINE_GC_SWEEP_H
 
 #include "engine/core/core.h"
+#include "engine/lineage/lineage.h"
 
 #define CKPT_SWEEP_MOST 4096 /* values removed at once */
 
@@ -30,7 +31,7 @@ struct ckpt_gc_sweep {
 	unsigned removed;
 };
 
-/* Zeroed, but for core, waiter and stop. Of core->sessions all but the core's own; empties it. */
+/* Zeroed, but for core, waiter and stop. Of core->lineage->sessions all but the core's own; empties it. */
 void ckpt_gc_sweep_start(struct ckpt_gc_sweep *gc_sweep);
 
 /* The name of a catalog, or of what a publication that was cut short has left of one. */

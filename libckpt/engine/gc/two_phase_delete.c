@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/gc/sweep.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "format/sealed.h"
 
@@ -189,7 +190,7 @@ static ckpt_task_fn stone_body;
 /* The job may have gone back to this very step meanwhile, and say so there only later. */
 static int check_outdated(struct ckpt_two_phase_delete *b)
 {
-	if (!b->fence || b->core->generation == b->newest)
+	if (!b->fence || b->core->lineage->generation == b->newest)
 		return 0;
 	return ckpt_fail(b->err, -EBUSY,
 		"step %llu of %s is left: the job goes on from another step",

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "format/sealed.h"
 
@@ -25,7 +26,7 @@ static int check_broken(
 	unsigned long long step = s->step;
 
 	if (s->state != CKPT_STEP_BROKEN ||
-		!ckpt_lineage_holds(&core->scan, s->generation, s->step))
+		!ckpt_lineage_holds(&core->lineage->scan, s->generation, s->step))
 		return 0;
 	if (s->code <= CKPT_EINTEGRITY)
 		return ckpt_fail(err, CKPT_ENOTRESUMED,
@@ -46,12 +47,12 @@ static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
 	if (core->config.read_only)
 		return ckpt_fail(
 			err, -EROFS, "the store %s was opened read only", core->parts.label);
-	if (core->adopted || core->config.new_start)
+	if (core->lineage->adopted || core->config.new_start)
 		return 0;
-	(void)ckpt_lineage_mark(&core->scan, NULL);
+	(void)ckpt_lineage_mark(&core->lineage->scan, NULL);
 	int r = 0;
-	for (size_t i = 0; i < core->scan.step_count && r == 0; i++) {
-		const struct ckpt_scan_step *s = &core->scan.steps[i];
+	for (size_t i = 0; i < core->lineage->scan.step_count && r == 0; i++) {
+		const struct ckpt_scan_step *s = &core->lineage->scan.steps[i];
 		if (s->in_lineage)
 			return ckpt_fail(err, CKPT_ENOTRESUMED,
 				"the store %s holds commits, the newest of step %llu: resume from "
@@ -59,7 +60,7 @@ static int check_parent(struct ckpt_core *core, struct ckpt_error *err)
 				core->parts.label, (unsigned long long)s->step);
 		r = check_broken(core, s, err);
 	}
-	if (r == 0 && core->lineage_elsewhere)
+	if (r == 0 && core->lineage->elsewhere)
 		return ckpt_fail(err, CKPT_ENOTRESUMED,
 			"the store of another node holds commits that %s does not, and nothing was "
 			"resumed: make a rank of that node rank 0, or ask for a new start",
@@ -72,14 +73,15 @@ static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
 	struct ckpt_core *core = c->command.core;
 
 	c->claim = (struct ckpt_claim){.generation = generation,
-		.parent_generation = core->adopted ? core->parent_generation : 0,
-		.parent_step = core->adopted ? core->parent_step : 0,
+		.parent_generation = core->lineage->adopted ? core->lineage->parent_generation : 0,
+		.parent_step = core->lineage->adopted ? core->lineage->parent_step : 0,
 		/* A number that is tried again: what the first try left may show itself late. */
-		.nonce = generation == core->tried_generation ? core->tried_nonce
-							      : ckpt_env_random(core->parts.env),
+		.nonce = generation == core->lineage->tried_generation
+				 ? core->lineage->tried_nonce
+				 : ckpt_env_random(core->parts.env),
 		.world = core->config.world,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env)};
-	memcpy(c->claim.run_id, core->marker.run_id, sizeof(c->claim.run_id));
+	memcpy(c->claim.run_id, core->lineage->marker.run_id, sizeof(c->claim.run_id));
 	memcpy(c->claim.node, core->config.node, sizeof(c->claim.node));
 	return ckpt_claim_encode(&c->claim, &c->buf);
 }
@@ -88,7 +90,8 @@ static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
 static int repeat(struct ckpt_claimer *c)
 {
 	struct ckpt_core *core = c->command.core;
-	const struct ckpt_scan_gen *gen = ckpt_scan_gen(&core->scan, core->generation);
+	const struct ckpt_scan_gen *gen =
+		ckpt_scan_gen(&core->lineage->scan, core->lineage->generation);
 
 	CKPT_ASSERT(gen && gen->claimed);
 	c->claim = gen->claim;
@@ -107,10 +110,10 @@ static bool take_own_try(struct ckpt_claimer *c)
 	int r = ckpt_claim_decode(c->op.data, c->op.length, c->path, NULL, &gen.claim);
 	ckpt_free(c->op.data);
 	c->op.data = NULL;
-	if (r < 0 || gen.claim.nonce != core->tried_nonce)
+	if (r < 0 || gen.claim.nonce != core->lineage->tried_nonce)
 		return false;
 	/* In its place since it was tried. */
-	r = ckpt_scan_put_gen(&core->scan, &gen);
+	r = ckpt_scan_put_gen(&core->lineage->scan, &gen);
 	CKPT_ASSERT(r == 0);
 	return true;
 }
@@ -130,21 +133,21 @@ int ckpt_claim_adopt(struct ckpt_claimer *c)
 	struct ckpt_scan_gen gen = {
 		.generation = c->claim.generation, .claimed = true, .claim = c->claim};
 
-	core->generation = c->claim.generation;
-	core->nonce = c->claim.nonce;
-	core->heard_generation = 0;
-	core->last_step = c->claim.parent_step;
-	core->any_step = c->claim.parent_generation != 0;
-	core->stats.generation = core->generation;
+	core->lineage->generation = c->claim.generation;
+	core->lineage->nonce = c->claim.nonce;
+	core->lineage->heard_generation = 0;
+	core->lineage->last_step = c->claim.parent_step;
+	core->lineage->any_step = c->claim.parent_generation != 0;
+	core->stats.generation = core->lineage->generation;
 	ckpt_log(core->parts.log, CKPT_LOG_INFO,
 		"claimed generation %llu of %s, parent generation %llu step %llu",
-		(unsigned long long)core->generation, core->parts.label,
+		(unsigned long long)core->lineage->generation, core->parts.label,
 		(unsigned long long)c->claim.parent_generation,
 		(unsigned long long)c->claim.parent_step);
 	/* In its place already, see below: a claim that is there cannot fail any more. */
-	int r = ckpt_scan_put_gen(&core->scan, &gen);
+	int r = ckpt_scan_put_gen(&core->lineage->scan, &gen);
 	CKPT_ASSERT(r == 0);
-	(void)ckpt_lineage_mark(&core->scan, NULL);
+	(void)ckpt_lineage_mark(&core->lineage->scan, NULL);
 	core->hooks->claimed(core);
 	return 0;
 }
@@ -162,11 +165,11 @@ static int prepare(struct ckpt_claimer *c, uint64_t newest)
 			(unsigned long long)newest, core->parts.label);
 	if (r == 0)
 		r = ckpt_scan_put_gen(
-			&core->scan, &(struct ckpt_scan_gen){.generation = newest + 1});
+			&core->lineage->scan, &(struct ckpt_scan_gen){.generation = newest + 1});
 	if (r < 0)
 		return ckpt_fail(&c->command.error, r, "out of memory");
-	core->tried_generation = c->claim.generation;
-	core->tried_nonce = c->claim.nonce;
+	core->lineage->tried_generation = c->claim.generation;
+	core->lineage->tried_nonce = c->claim.nonce;
 	ckpt_name_claim(c->path, c->claim.generation);
 	return 0;
 }
@@ -187,9 +190,9 @@ static int look_body(struct ckpt_task *task)
 	c->newest = ckpt_newest_claim(&op->listing);
 	ckpt_free(op->listing.names);
 	op->listing = (struct ckpt_listing){0};
-	if (c->newest == ckpt_scan_newest_claim(&core->scan))
+	if (c->newest == ckpt_scan_newest_claim(&core->lineage->scan))
 		return ckpt_task_continue(task, parent_body);
-	if (c->newest != core->tried_generation)
+	if (c->newest != core->lineage->tried_generation)
 		return lost(c, c->newest);
 	ckpt_name_claim(c->path, c->newest);
 	ckpt_store_get(core->store, op, c->path, CKPT_SEALED_MAX);
@@ -211,7 +214,8 @@ static int check_lineage(struct ckpt_claimer *c)
 {
 	struct ckpt_core *core = c->command.core;
 
-	return core->config.new_start ? 0 : ckpt_lineage_mark(&core->scan, &c->command.error);
+	return core->config.new_start ? 0
+				      : ckpt_lineage_mark(&core->lineage->scan, &c->command.error);
 }
 
 static int fail_removed(struct ckpt_claimer *c)
@@ -222,7 +226,7 @@ static int fail_removed(struct ckpt_claimer *c)
 		&(struct ckpt_where){.tier = "local", .file = c->path},
 		"step %llu of %s, which this process goes on from, was removed meanwhile "
 		"by another one: stop that job, and resume again",
-		(unsigned long long)core->parent_step, core->parts.label);
+		(unsigned long long)core->lineage->parent_step, core->parts.label);
 }
 
 /*
@@ -237,11 +241,11 @@ static int parent_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (!core->adopted) {
+	if (!core->lineage->adopted) {
 		r = check_lineage(c);
 		return r < 0 ? r : ckpt_task_continue(task, publish_body);
 	}
-	ckpt_name_manifest(c->path, core->parent_generation, core->parent_step);
+	ckpt_name_manifest(c->path, core->lineage->parent_generation, core->lineage->parent_step);
 	ckpt_store_get(core->store, op, c->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, op->done);
 	ckpt_free(op->data);
@@ -262,7 +266,7 @@ void ckpt_claim_start_settle(struct ckpt_claimer *c)
 {
 	struct ckpt_core *core = c->command.core;
 
-	ckpt_name_step(c->path, core->parent_generation, core->parent_step);
+	ckpt_name_step(c->path, core->lineage->parent_generation, core->lineage->parent_step);
 	ckpt_store_sync(core->store, &c->op, c->path);
 }
 
@@ -280,11 +284,11 @@ int ckpt_claim_settled(struct ckpt_claimer *c)
 static uint64_t last_taken(struct ckpt_claimer *c)
 {
 	struct ckpt_core *core = c->command.core;
-	uint64_t newest = ckpt_max_u64(c->newest, ckpt_scan_newest(&core->scan));
+	uint64_t newest = ckpt_max_u64(c->newest, ckpt_scan_newest(&core->lineage->scan));
 
-	newest = ckpt_max_u64(newest, core->newest_elsewhere);
-	if (newest > 0 && newest == core->tried_generation &&
-		!ckpt_scan_gen(&core->scan, newest)->claimed)
+	newest = ckpt_max_u64(newest, core->lineage->newest_elsewhere);
+	if (newest > 0 && newest == core->lineage->tried_generation &&
+		!ckpt_scan_gen(&core->lineage->scan, newest)->claimed)
 		newest--;
 	return newest;
 }
@@ -307,11 +311,11 @@ static int publish_body(struct ckpt_task *task)
 		return lost(c, c->claim.generation);
 	if (op->result < 0)
 		return op->result;
-	if (core->holder.fd >= 0) {
-		ckpt_store_shut(core->store, op, &core->holder);
+	if (core->lineage->holder.fd >= 0) {
+		ckpt_store_shut(core->store, op, &core->lineage->holder);
 		CKPT_AWAIT(task, op->done);
 	}
-	core->holder = c->lock;
+	core->lineage->holder = c->lock;
 	return ckpt_claim_adopt(c);
 	CKPT_TASK_END(task);
 }
@@ -340,14 +344,14 @@ int ckpt_claim_body(struct ckpt_task *task)
 	struct ckpt_core *core = c->command.core;
 
 	CKPT_TASK_BEGIN(task);
-	if (core->claiming)
+	if (core->lineage->claiming)
 		return ckpt_fail(&c->command.error, -EBUSY,
 			"an earlier claim of the store %s has not ended: its storage does not "
 			"answer",
 			core->parts.label);
-	if (core->generation)
+	if (core->lineage->generation)
 		return repeat(c);
-	core->claiming = true;
+	core->lineage->claiming = true;
 	ckpt_store_op_init(&c->op, &c->work, &c->command.error);
 	c->op.quiet = true;
 	ckpt_task_start(&c->work, &core->sched, work_body, work_done);
@@ -357,7 +361,7 @@ int ckpt_claim_body(struct ckpt_task *task)
 			CKPT_AWAIT(task, c->call.task.finished);
 		ckpt_claim_told(c);
 	}
-	core->claiming = false;
+	core->lineage->claiming = false;
 	core->hooks->claim_ended(core);
 	return c->work.result;
 	CKPT_TASK_END(task);

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/lineage/claim.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "format/sealed.h"
 
@@ -39,14 +40,15 @@ bool ckpt_claim_tell(struct ckpt_claimer *claimer)
 		&claimer->call, core, &claimer->command.task, &claimer->never, TELL_MAX_NS, NULL);
 	claimer->call.count = 1;
 	if (verdict.code == 0) {
-		ckpt_key_claim(item->key, core->claims + 1);
+		ckpt_key_claim(item->key, core->lineage->claims + 1);
 		item->data = claimer->buf.data;
 		item->length = claimer->buf.len;
 	} else {
 		(void)snprintf(verdict.reason, sizeof(verdict.reason), "%.250s",
 			claimer->command.error.code ? claimer->command.error.message
 						    : ckpt_code_text(verdict.code));
-		ckpt_key_claim_failed(item->key, core->claims + 1, core->claim_tries);
+		ckpt_key_claim_failed(
+			item->key, core->lineage->claims + 1, core->lineage->claim_tries);
 		if (ckpt_verdict_encode(&verdict, &claimer->words) < 0) {
 			ckpt_error_clear(&claimer->call.why);
 			claimer->call.task.result =
@@ -62,8 +64,8 @@ bool ckpt_claim_tell(struct ckpt_claimer *claimer)
 
 static void count_claim(struct ckpt_core *core, bool made)
 {
-	core->claims += made;
-	core->claim_tries = made ? 0 : core->claim_tries + 1;
+	core->lineage->claims += made;
+	core->lineage->claim_tries = made ? 0 : core->lineage->claim_tries + 1;
 }
 
 void ckpt_claim_told(struct ckpt_claimer *claimer)
@@ -71,7 +73,7 @@ void ckpt_claim_told(struct ckpt_claimer *claimer)
 	struct ckpt_core *core = claimer->command.core;
 
 	count_claim(core, claimer->work.result == 0);
-	core->claim_untold = claimer->work.result == 0 && claimer->call.task.result < 0;
+	core->lineage->claim_untold = claimer->work.result == 0 && claimer->call.task.result < 0;
 	if (claimer->call.task.result < 0)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"the other ranks of %s were not told of the claim: %s", core->parts.label,
@@ -96,8 +98,8 @@ static int retell_body(struct ckpt_task *task)
 	ckpt_exchange_call_put(&t->call);
 	CKPT_AWAIT(task, t->call.task.finished);
 	/* Another one may have been claimed since. */
-	if (t->core->generation == t->generation)
-		t->core->claim_untold = t->call.task.result < 0;
+	if (t->core->lineage->generation == t->generation)
+		t->core->lineage->claim_untold = t->call.task.result < 0;
 	CKPT_TASK_END(task);
 }
 
@@ -105,7 +107,7 @@ static void retell_done(struct ckpt_task *task)
 {
 	struct teller *t = CKPT_CONTAINER(task, struct teller, task);
 
-	t->core->claim_telling = false;
+	t->core->lineage->claim_telling = false;
 	t->core->commands--;
 	ckpt_task_wake(t->core->closer);
 	ckpt_buf_free(&t->words);
@@ -114,8 +116,9 @@ static void retell_done(struct ckpt_task *task)
 
 void ckpt_claim_retell(struct ckpt_core *core)
 {
-	const struct ckpt_scan_gen *gen = ckpt_scan_gen(&core->scan, core->generation);
-	struct teller *t = core->claim_telling ? NULL : ckpt_alloc(sizeof(*t));
+	const struct ckpt_scan_gen *gen =
+		ckpt_scan_gen(&core->lineage->scan, core->lineage->generation);
+	struct teller *t = core->lineage->claim_telling ? NULL : ckpt_alloc(sizeof(*t));
 
 	CKPT_ASSERT(gen && gen->claimed);
 	/* Without memory: with the next save. */
@@ -127,13 +130,13 @@ void ckpt_claim_retell(struct ckpt_core *core)
 		return;
 	}
 	t->core = core;
-	t->generation = core->generation;
+	t->generation = core->lineage->generation;
 	prepare_call(&t->call, core, &t->task, &t->never, TELL_MAX_NS, NULL);
 	t->call.count = 1;
-	ckpt_key_claim(t->call.items[0].key, core->claims);
+	ckpt_key_claim(t->call.items[0].key, core->lineage->claims);
 	t->call.items[0].data = t->words.data;
 	t->call.items[0].length = t->words.len;
-	core->claim_telling = true;
+	core->lineage->claim_telling = true;
 	core->commands++;
 	ckpt_task_start(&t->task, &core->sched, retell_body, retell_done);
 }
@@ -144,10 +147,10 @@ static int check_claim(struct ckpt_claimer *c)
 	struct ckpt_core *core = c->command.core;
 	const struct ckpt_claim *claim = &c->claim;
 	struct ckpt_error *err = &c->command.error;
-	uint64_t parent = core->adopted ? core->parent_generation : 0;
-	uint64_t step = core->adopted ? core->parent_step : 0;
+	uint64_t parent = core->lineage->adopted ? core->lineage->parent_generation : 0;
+	uint64_t step = core->lineage->adopted ? core->lineage->parent_step : 0;
 
-	if (strcmp(claim->run_id, core->marker.run_id) != 0)
+	if (strcmp(claim->run_id, core->lineage->marker.run_id) != 0)
 		return ckpt_fail(err, CKPT_EMISMATCH,
 			"rank 0 saves into another store than rank %u does into %s: give all ranks "
 			"one directory that they share",
@@ -175,8 +178,8 @@ static int take_claim(struct ckpt_claimer *c)
 	if (r < 0)
 		return r;
 	/* To tell under, should this rank not join: rank 0 saves, and waits for it. */
-	c->command.core->heard_generation = c->claim.generation;
-	c->command.core->heard_nonce = c->claim.nonce;
+	c->command.core->lineage->heard_generation = c->claim.generation;
+	c->command.core->lineage->heard_nonce = c->claim.nonce;
 	r = check_claim(c);
 	if (r < 0 || !ckpt_core_owns_store(c->command.core))
 		return r;
@@ -222,8 +225,8 @@ static int overtaken(struct ckpt_claimer *c)
 /* Makes the claim this rank's own. */
 static int adopt(struct ckpt_claimer *c)
 {
-	int r = ckpt_scan_put_gen(
-		&c->command.core->scan, &(struct ckpt_scan_gen){.generation = c->claim.generation});
+	int r = ckpt_scan_put_gen(&c->command.core->lineage->scan,
+		&(struct ckpt_scan_gen){.generation = c->claim.generation});
 
 	return r < 0 ? ckpt_fail(&c->command.error, r, "out of memory") : ckpt_claim_adopt(c);
 }
@@ -296,10 +299,10 @@ static int create_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	/* By an earlier try that failed behind this: the lock is there, and would keep this one out. */
-	if (core->holds_claim && core->tried_generation == c->claim.generation &&
-		core->tried_nonce == c->claim.nonce)
+	if (core->lineage->holds_claim && core->lineage->tried_generation == c->claim.generation &&
+		core->lineage->tried_nonce == c->claim.nonce)
 		return ckpt_task_continue(task, stored_body);
-	if (core->adopted) {
+	if (core->lineage->adopted) {
 		ckpt_claim_start_settle(c);
 		CKPT_AWAIT(task, op->done);
 		r = ckpt_claim_settled(c);
@@ -309,9 +312,9 @@ static int create_body(struct ckpt_task *task)
 		}
 	}
 	/* What sees it from now on knows whose it is. */
-	core->tried_generation = c->claim.generation;
-	core->tried_nonce = c->claim.nonce;
-	core->holds_claim = false;
+	core->lineage->tried_generation = c->claim.generation;
+	core->lineage->tried_nonce = c->claim.nonce;
+	core->lineage->holds_claim = false;
 	ckpt_name_claim(c->path, c->claim.generation);
 	ckpt_store_publish(core->store, op, c->path, c->buf.data, c->buf.len, &c->lock);
 	CKPT_AWAIT(task, op->done);
@@ -329,12 +332,12 @@ static int create_body(struct ckpt_task *task)
 						       c->path, core->parts.label)
 					     : op->result;
 	}
-	if (core->holder.fd >= 0) {
-		ckpt_store_shut(core->store, op, &core->holder);
+	if (core->lineage->holder.fd >= 0) {
+		ckpt_store_shut(core->store, op, &core->lineage->holder);
 		CKPT_AWAIT(task, op->done);
 	}
-	core->holder = c->lock;
-	core->holds_claim = true;
+	core->lineage->holder = c->lock;
+	core->lineage->holds_claim = true;
 	return ckpt_task_continue(task, stored_body);
 	CKPT_TASK_END(task);
 }
@@ -364,8 +367,9 @@ int ckpt_claim_join_body(struct ckpt_task *task)
 	prepare_call(&c->call, core, task, &c->never,
 		(uint64_t)core->config.save_timeout_ms * 1000000 / 4 * 3, &c->command.error);
 	c->call.count = 2;
-	ckpt_key_claim(c->call.items[0].key, core->claims + 1);
-	ckpt_key_claim_failed(c->call.items[1].key, core->claims + 1, core->claim_tries);
+	ckpt_key_claim(c->call.items[0].key, core->lineage->claims + 1);
+	ckpt_key_claim_failed(
+		c->call.items[1].key, core->lineage->claims + 1, core->lineage->claim_tries);
 	ckpt_exchange_call_get(&c->call);
 	CKPT_AWAIT(task, c->call.task.finished);
 	r = c->call.task.result;

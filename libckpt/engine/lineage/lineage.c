@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which steps a restore may choose. */
+#include "engine/lineage/lineage.h"
+
+#include <errno.h>
+
+#include "base/alloc.h"
 #include "base/error.h"
-#include "engine/lineage/scan.h"
 
 static bool may_restore(const struct ckpt_scan_step *step)
 {
@@ -175,4 +179,23 @@ size_t ckpt_lineage_count(const struct ckpt_scan *scan)
 		if (scan->steps[i].in_lineage && scan->steps[i].state == CKPT_STEP_COMMITTED)
 			count++;
 	return count;
+}
+
+int ckpt_lineage_open(struct ckpt_core *core)
+{
+	core->lineage = ckpt_alloc(sizeof(*core->lineage));
+	if (!core->lineage)
+		return -ENOMEM;
+	core->lineage->holder.fd = -1;
+	return 0;
+}
+
+void ckpt_lineage_close(struct ckpt_core *core)
+{
+	if (!core->lineage)
+		return;
+	ckpt_scan_clear(&core->lineage->scan);
+	ckpt_free(core->lineage->sessions.names);
+	ckpt_free(core->lineage);
+	core->lineage = NULL;
 }

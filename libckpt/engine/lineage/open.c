@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening a store. */
 #include "engine/lineage/open.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open_sync.h"
 
 #include <errno.h>
@@ -125,7 +126,7 @@ int ckpt_open_hello_body(struct ckpt_task *task)
 		/* What was left behind, to be swept when this one has claimed: what comes later lives. */
 		ckpt_store_list(core->store, &o->op, CKPT_NAME_EXCHANGE);
 		CKPT_AWAIT(task, o->op.done);
-		core->sessions = o->op.listing;
+		core->lineage->sessions = o->op.listing;
 		o->op.listing = (struct ckpt_listing){0};
 	}
 	ckpt_error_clear(&o->command.error);
@@ -151,10 +152,10 @@ void ckpt_open_take_scan(struct ckpt_opener *o)
 {
 	struct ckpt_core *core = o->command.core;
 
-	core->marker = o->scanner.marker;
+	core->lineage->marker = o->scanner.marker;
 	/* A claim that does not verify matters when a step is to be chosen, and is reported then. */
 	(void)ckpt_lineage_mark(&o->scanner.scan, NULL);
-	core->scan = o->scanner.scan;
+	core->lineage->scan = o->scanner.scan;
 	o->scanner.scan = (struct ckpt_scan){0};
 }
 
@@ -204,7 +205,7 @@ int ckpt_open_hold_body(struct ckpt_task *task)
 	op->listing = (struct ckpt_listing){0};
 	if (o->newest > 0) {
 		ckpt_name_claim(o->path, o->newest);
-		ckpt_store_lock(core->store, op, o->path, false, &core->holder);
+		ckpt_store_lock(core->store, op, o->path, false, &core->lineage->holder);
 		CKPT_AWAIT(task, op->done);
 		/* Said after the scan, which knows whose it is. */
 		o->held = op->result == -EAGAIN;

@@ -6,6 +6,7 @@
 #define CKPT_ENGINE_LINEAGE_OPEN_H
 
 #include "engine/core/core.h"
+#include "engine/lineage/scan.h"
 #include "engine/ranks/exchange_call.h"
 
 struct ckpt_open_sync;

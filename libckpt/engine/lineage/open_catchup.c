@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 
 #define UNSEEN_PAUSE_NS UINT64_C(20000000)
 
@@ -421,7 +422,7 @@ int ckpt_open_catchup_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	o->command.core->newest_elsewhere = n->all.newest;
+	o->command.core->lineage->newest_elsewhere = n->all.newest;
 	if (!n->own.keeps)
 		return ckpt_task_continue(task, wait_body);
 	if (strcmp(n->own.run_id, CKPT_NODE_NO_RUN) == 0) {
@@ -469,11 +470,11 @@ static void take_scan(struct ckpt_opener *o)
 	const struct ckpt_open_sync *n = o->nodes;
 
 	ckpt_open_take_scan(o);
-	core->lineage_elsewhere = false;
+	core->lineage->elsewhere = false;
 	for (size_t i = 0; i < n->told_count; i++)
-		if (ckpt_lineage_holds(
-			    &core->scan, n->told_steps[i].generation, n->told_steps[i].step))
-			core->lineage_elsewhere = true;
+		if (ckpt_lineage_holds(&core->lineage->scan, n->told_steps[i].generation,
+			    n->told_steps[i].step))
+			core->lineage->elsewhere = true;
 }
 
 /* A claim that was brought is the newest one now: whoever comes looks at its lock. */
@@ -491,11 +492,11 @@ static int relock_body(struct ckpt_task *task)
 		return ckpt_open_in_use(o, ckpt_scan_newest_claim(&o->scanner.scan));
 	if (o->op.result < 0)
 		return o->op.result;
-	if (core->holder.fd >= 0) {
-		ckpt_store_shut(core->store, &o->op, &core->holder);
+	if (core->lineage->holder.fd >= 0) {
+		ckpt_store_shut(core->store, &o->op, &core->lineage->holder);
 		CKPT_AWAIT(task, o->op.done);
 	}
-	core->holder = n->lock;
+	core->lineage->holder = n->lock;
 	take_scan(o);
 	CKPT_TASK_END(task);
 }

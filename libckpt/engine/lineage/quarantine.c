@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "engine/lineage/lineage.h"
 
 static int encode(struct ckpt_quarantiner *q)
 {
@@ -26,7 +27,8 @@ static int encode(struct ckpt_quarantiner *q)
 static void remember(struct ckpt_quarantiner *q)
 {
 	size_t length = strlen(q->why->message);
-	const struct ckpt_scan_gen *gen = ckpt_scan_gen(&q->core->scan, q->step.generation);
+	const struct ckpt_scan_gen *gen =
+		ckpt_scan_gen(&q->core->lineage->scan, q->step.generation);
 
 	q->step.state = CKPT_STEP_QUARANTINED;
 	q->step.later = !gen || !gen->claimed;
@@ -34,7 +36,7 @@ static void remember(struct ckpt_quarantiner *q)
 	memcpy(q->step.note, q->why->message, length);
 	q->step.note[length] = 0;
 	/* Without memory the note on disk must do. */
-	(void)ckpt_scan_put(&q->core->scan, &q->step);
+	(void)ckpt_scan_put(&q->core->lineage->scan, &q->step);
 }
 
 static void tell(const struct ckpt_quarantiner *q, int r)

@@ -8,6 +8,7 @@
 #define CKPT_ENGINE_LINEAGE_QUARANTINE_H
 
 #include "engine/core/core.h"
+#include "engine/lineage/scan.h"
 
 struct ckpt_quarantiner {
 	struct ckpt_task task; /* await `finished` */

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "format/sealed.h"
 
 /* How long what rank 0 has seen may take to be seen here, and how often that is looked at. */
@@ -127,7 +128,7 @@ static int fail_none(struct ckpt_select *p, unsigned deleting)
 			"process, which removes them: try again when it has ended",
 			p->core->parts.label);
 	/* A good one that the lineage holds would have been chosen: it holds none at all. */
-	if (p->wanted == CKPT_STEP_LATEST && p->core->lineage_elsewhere)
+	if (p->wanted == CKPT_STEP_LATEST && p->core->lineage->elsewhere)
 		return ckpt_fail(p->err, CKPT_EOTHERNODE,
 			"%s holds no step that can be restored, and the store of another node "
 			"does: make "
@@ -165,7 +166,7 @@ static int choose(struct ckpt_select *p)
 
 	/* What an earlier try chose is not what this one fails of. */
 	p->chosen = (struct ckpt_scan_step){0};
-	overlay(scan, &p->core->scan);
+	overlay(scan, &p->core->lineage->scan);
 	unsigned deleting = pass_going(p);
 	int r = ckpt_lineage_mark(scan, p->err);
 	struct ckpt_scan_step *step = ckpt_lineage_choose(scan, p->wanted, &passed);
@@ -243,7 +244,7 @@ static int take_lock(struct ckpt_select *p)
 static bool is_known_bad(const struct ckpt_select *p)
 {
 	const struct ckpt_scan_step *known =
-		ckpt_scan_find(&p->core->scan, p->manifest.generation, p->manifest.step);
+		ckpt_scan_find(&p->core->lineage->scan, p->manifest.generation, p->manifest.step);
 
 	return p->chosen.state == CKPT_STEP_BROKEN && ckpt_select_is_relative(p->wanted) && known &&
 	       known->state == CKPT_STEP_QUARANTINED &&
@@ -438,7 +439,7 @@ static int named_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	p->marker = core->marker;
+	p->marker = core->lineage->marker;
 	p->give_up_ns =
 		ckpt_env_now(core->parts.env) +
 		ckpt_min_u64((uint64_t)core->config.save_timeout_ms * 1000000 / 4, UNSEEN_MAX_NS);
@@ -456,7 +457,8 @@ static int named_body(struct ckpt_task *task)
 		if (*p->stop || !p->vanished)
 			return *p->stop ? *p->stop : r;
 		/* What this start has saved may lack its manifest here, and the next one brings it. */
-		if (core->config.node_store && core->generation == 0 && p->going_count == 0)
+		if (core->config.node_store && core->lineage->generation == 0 &&
+			p->going_count == 0)
 			return lacks(p);
 		if (ckpt_env_now(core->parts.env) >= p->give_up_ns)
 			return unseen(p);

@@ -7,6 +7,7 @@
 #define CKPT_ENGINE_LINEAGE_SELECT_STEP_H
 
 #include "engine/core/core.h"
+#include "engine/lineage/scan.h"
 
 /* Steps may vanish between the scan and the lock when retention runs beside; not this often. */
 #define CKPT_SELECT_TRIES 5

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 
 /* Texts, to be sorted once and then looked for. */
 struct texts {
@@ -88,8 +89,8 @@ static void judge(struct ckpt_shard_location *e, const struct texts *nodes)
 	for (uint32_t i = 0; i < e->pick->manifest.world; i++) {
 		const char *node = e->pick->manifest.ranks[i].node;
 
-		e->ranks[i] =
-			e->ranks[i] && (e->core->marker.partial || (*node && !holds(nodes, node)));
+		e->ranks[i] = e->ranks[i] &&
+			      (e->core->lineage->marker.partial || (*node && !holds(nodes, node)));
 		e->count += e->ranks[i];
 	}
 }
@@ -121,7 +122,7 @@ static int elsewhere_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	if (e->core->marker.shared)
+	if (e->core->lineage->marker.shared)
 		return 0;
 	ckpt_name_step(path, e->pick->chosen.generation, e->pick->chosen.step);
 	ckpt_store_list(e->core->store, &e->op, path);
@@ -229,7 +230,7 @@ int ckpt_shard_location_fail(const struct ckpt_shard_location *elsewhere, uint32
 	char more[48] = "";
 
 	CKPT_ASSERT(ckpt_shard_location_has(elsewhere, rank));
-	if (elsewhere->core->marker.partial)
+	if (elsewhere->core->lineage->marker.partial)
 		return fail_partial(elsewhere, rank, tensor, what, err);
 	if (ckpt_shard_location_has_all(elsewhere))
 		return fail_all(elsewhere, rank, tensor, what, err);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/restore/restore_state.h"
 
 static struct ckpt_restore *restore_of(struct ckpt_task *task)
@@ -137,9 +138,9 @@ bool ckpt_restore_is_mine(const struct ckpt_restore *restore)
 {
 	const struct ckpt_restore *r = restore;
 
-	return r->sink == CKPT_SINK_MEMORY && !r->core->config.read_only && !r->core->fenced &&
-	       r->pick.manifest.ranks && r->pick.chosen.state == CKPT_STEP_COMMITTED &&
-	       !r->presence.gone;
+	return r->sink == CKPT_SINK_MEMORY && !r->core->config.read_only &&
+	       !r->core->lineage->fenced && r->pick.manifest.ranks &&
+	       r->pick.chosen.state == CKPT_STEP_COMMITTED && !r->presence.gone;
 }
 
 static bool must_quarantine(const struct ckpt_restore *r)

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/copy/upload_queue.h"
+#include "engine/lineage/lineage.h"
 #include "engine/restore/restore_state.h"
 
 static bool is_damage(int code)
@@ -175,7 +176,7 @@ static const char *why_not(const struct ckpt_restore *r)
 		return r->repair_why.message;
 	if (r->presence.gone)
 		return "it was removed meanwhile";
-	if (r->core->fenced)
+	if (r->core->lineage->fenced)
 		return "another start of the job has taken over the store";
 	return ckpt_code_text(r->repair_code);
 }

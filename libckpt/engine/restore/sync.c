@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/restore/restore_state.h"
 
 int ckpt_restore_sync_new(struct ckpt_core *core, struct ckpt_restore_sync **ret_ranks)
@@ -100,7 +101,7 @@ static int check_choice(struct ckpt_restore *r, const struct ckpt_restore_record
 	char theirs[64];
 	char mine[64];
 
-	if (strcmp(chosen->run_id, core->marker.run_id) != 0)
+	if (strcmp(chosen->run_id, core->lineage->marker.run_id) != 0)
 		return ckpt_fail(&r->why, CKPT_EMISMATCH,
 			"rank 0 restores from another store than rank %u does from %s: give all "
 			"ranks one directory that they share",
@@ -152,7 +153,7 @@ static struct ckpt_restore_record record_of(const struct ckpt_restore *r)
 	record.rank = core->config.rank;
 	record.world = core->config.world;
 	record.wanted = r->wanted;
-	memcpy(record.run_id, core->marker.run_id, sizeof(record.run_id));
+	memcpy(record.run_id, core->lineage->marker.run_id, sizeof(record.run_id));
 	return record;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 
 #define SECOND_NS       UINT64_C(1000000000)
 #define TELL_MAX_NS     (10 * SECOND_NS)
@@ -74,7 +75,7 @@ static void give_up(struct ckpt_restore_vote *b, int code)
 	b->voted = true;
 	b->vote.rank = b->core->config.rank;
 	b->vote.world = b->core->config.world;
-	memcpy(b->vote.run_id, b->core->marker.run_id, sizeof(b->vote.run_id));
+	memcpy(b->vote.run_id, b->core->lineage->marker.run_id, sizeof(b->vote.run_id));
 	verdict->code = code;
 	(void)snprintf(verdict->reason, sizeof(verdict->reason), "%.250s",
 		b->why.code ? b->why.message : ckpt_code_text(code));

@@ -9,6 +9,7 @@
 #include "engine/copy/remote_gc.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/gc/gc.h"
+#include "engine/lineage/lineage.h"
 #include "engine/ranks/exchange_call.h"
 #include "engine/restore/restore.h"
 #include "engine/save/save_state.h"
@@ -55,10 +56,10 @@ int ckpt_adopter_body(struct ckpt_task *task)
 	if (core->save)
 		return ckpt_fail(&a->command.error, -EBUSY,
 			"a save is under way: wait for it before resuming from another step");
-	core->adopted = true;
-	core->parent_generation = a->generation;
-	core->parent_step = a->step;
-	core->generation = 0;
+	core->lineage->adopted = true;
+	core->lineage->parent_generation = a->generation;
+	core->lineage->parent_step = a->step;
+	core->lineage->generation = 0;
 	core->stats.generation = 0;
 	return 0;
 }
@@ -154,9 +155,9 @@ int ckpt_closer_body(struct ckpt_task *task)
 				 core->commands == 1);
 	core->closer = NULL;
 	CKPT_AWAIT(task, ckpt_core_stop_clients(core, task));
-	if (core->holder.fd >= 0) {
+	if (core->lineage->holder.fd >= 0) {
 		ckpt_store_op_init(&c->op, task, NULL);
-		ckpt_store_shut(core->store, &c->op, &core->holder);
+		ckpt_store_shut(core->store, &c->op, &core->lineage->holder);
 		CKPT_AWAIT(task, c->op.done);
 	}
 	CKPT_TASK_END(task);

@@ -5,6 +5,7 @@
 
 #include "engine/copy/record_reader.h"
 #include "engine/core/core.h"
+#include "engine/lineage/scan.h"
 
 struct ckpt_upload_entry;
 

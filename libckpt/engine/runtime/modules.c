@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/gc/gc.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/commit.h"
 #include "engine/save/saver.h"
 
@@ -39,7 +40,9 @@ int ckpt_modules_open(struct ckpt_core *core, const struct ckpt_core_parts *part
 	if (r < 0)
 		return r;
 	core->hooks = &hooks;
-	r = ckpt_gc_open(core);
+	r = ckpt_lineage_open(core);
+	if (r == 0)
+		r = ckpt_gc_open(core);
 	if (r == 0)
 		r = ckpt_saver_open(core);
 	if (r == 0)
@@ -57,5 +60,6 @@ void ckpt_modules_close(struct ckpt_core *core)
 	ckpt_upload_queue_close(core);
 	ckpt_saver_close(core);
 	ckpt_gc_close(core);
+	ckpt_lineage_close(core);
 	ckpt_core_destroy(core);
 }

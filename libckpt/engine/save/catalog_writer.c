@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/saver.h"
 
 static struct ckpt_catalog_writer *catalog_writer_of(struct ckpt_task *task)
@@ -63,13 +64,13 @@ static int catalog_writer_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, c->job.done);
 	if (ckpt_task_job_take(&c->job, &c->err) < 0)
 		return give_up(c, c->job.result);
-	ckpt_name_catalog(path, core->generation, &c->digest);
+	ckpt_name_catalog(path, core->lineage->generation, &c->digest);
 	ckpt_store_publish(core->store, &c->op, path, c->file.data, c->file.len, NULL);
 	CKPT_AWAIT(task, c->op.done);
 	/* That of an earlier layout, which was the same; whether its name is durable it has not said. */
 	if (c->op.result == -EEXIST) {
 		ckpt_error_clear(&c->err);
-		ckpt_name_generation(path, core->generation);
+		ckpt_name_generation(path, core->lineage->generation);
 		ckpt_store_sync(core->store, &c->op, path);
 		CKPT_AWAIT(task, c->op.done);
 	}
@@ -89,7 +90,7 @@ void ckpt_catalog_writer_start(struct ckpt_catalog_writer *catalog_writer)
 {
 	struct ckpt_core *core = catalog_writer->core;
 
-	core->saver->catalog = (struct ckpt_saver_catalog){.generation = core->generation};
+	core->saver->catalog = (struct ckpt_saver_catalog){.generation = core->lineage->generation};
 	ckpt_error_clear(&catalog_writer->err);
 	ckpt_store_op_init(&catalog_writer->op, &catalog_writer->task, &catalog_writer->err);
 	ckpt_task_start(

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "engine/gc/gc.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/save_state.h"
 
 static struct ckpt_save *save_of(struct ckpt_task *task)
@@ -50,17 +51,18 @@ static void say_commit(struct ckpt_save *save, uint64_t took_ns)
 /* Retention is rank 0's: another one knows of no more than its newest commit. */
 static void forget_older(struct ckpt_core *core)
 {
-	const struct ckpt_scan *scan = &core->scan;
+	const struct ckpt_scan *scan = &core->lineage->scan;
 
-	while (scan->step_count > 1 && scan->steps[1].generation == core->generation)
-		ckpt_scan_drop(&core->scan, core->generation, scan->steps[1].step);
+	while (scan->step_count > 1 && scan->steps[1].generation == core->lineage->generation)
+		ckpt_scan_drop(
+			&core->lineage->scan, core->lineage->generation, scan->steps[1].step);
 }
 
 /* The manifest is durable. */
 static void committed(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
-	struct ckpt_scan_step found = {.generation = core->generation,
+	struct ckpt_scan_step found = {.generation = core->lineage->generation,
 		.step = save->step,
 		.state = CKPT_STEP_COMMITTED,
 		.in_lineage = true,
@@ -71,13 +73,13 @@ static void committed(struct ckpt_save *save)
 
 	memcpy(found.attempt, save->ranks ? save->ranks->outcome.attempt : save->attempt,
 		sizeof(found.attempt));
-	if (ckpt_scan_put(&core->scan, &found) < 0)
+	if (ckpt_scan_put(&core->lineage->scan, &found) < 0)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
 			"out of memory: retention does not see step %llu",
 			(unsigned long long)save->step);
 	if (!ckpt_core_owns_store(core))
 		forget_older(core);
-	ckpt_upload_queue_add(core, save->upload, core->generation, save->step,
+	ckpt_upload_queue_add(core, save->upload, core->lineage->generation, save->step,
 		save->plan->layout->bytes, save->staged_shard);
 	save->staged_shard = NULL;
 	ckpt_save_note_replicas(save);
@@ -99,12 +101,12 @@ int ckpt_save_encode_abort(struct ckpt_save *save, const char *reason)
 {
 	struct ckpt_core *core = save->core;
 	struct ckpt_manifest manifest = {.kind = CKPT_MANIFEST_ABORT,
-		.generation = core->generation,
+		.generation = core->lineage->generation,
 		.step = save->step,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env),
 		.world = core->config.world};
 
-	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
+	memcpy(manifest.run_id, core->lineage->marker.run_id, sizeof(manifest.run_id));
 	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
 	(void)snprintf(manifest.reason, sizeof(manifest.reason), "%.250s", reason);
 	save->manifest.len = 0;
@@ -123,13 +125,14 @@ static int encode_abort(struct ckpt_save *save)
 static void note_abort(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
-	struct ckpt_scan_step aborted = {
-		.generation = core->generation, .step = save->step, .state = CKPT_STEP_ABORTED};
+	struct ckpt_scan_step aborted = {.generation = core->lineage->generation,
+		.step = save->step,
+		.state = CKPT_STEP_ABORTED};
 
 	if (core->config.rank > 0 || (core->config.node_store && save->ranks))
 		return;
 	/* Without memory it stays until the next engine reads the store. */
-	if (ckpt_scan_put(&core->scan, &aborted) == 0)
+	if (ckpt_scan_put(&core->lineage->scan, &aborted) == 0)
 		ckpt_gc_ask(core, CKPT_GC_TIDY);
 }
 
@@ -152,7 +155,7 @@ static int vacate_body(struct ckpt_task *task)
 	struct ckpt_core *core = save->core;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_step(save->path, core->generation, save->step);
+	ckpt_name_step(save->path, core->lineage->generation, save->step);
 	save->op.err = NULL;
 	/* It stays where there is an abort record, or a rank that has not heard yet. */
 	ckpt_store_rmdir(core->store, &save->op, save->path);
@@ -183,12 +186,12 @@ static int remove_body(struct ckpt_task *task)
 	struct ckpt_core *core = save->core;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_shard(
-		save->path, core->generation, save->step, core->config.rank, save->shard_attempt);
+	ckpt_name_shard(save->path, core->lineage->generation, save->step, core->config.rank,
+		save->shard_attempt);
 	ckpt_store_remove(core->store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
-	ckpt_name_index(
-		save->path, core->generation, save->step, core->config.rank, save->shard_attempt);
+	ckpt_name_index(save->path, core->lineage->generation, save->step, core->config.rank,
+		save->shard_attempt);
 	ckpt_store_remove(core->store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
 	note_abort(save);
@@ -220,7 +223,7 @@ static int abort_body(struct ckpt_task *task)
 		return leave_step(task);
 	if (!save->dirs_made || encode_abort(save) < 0)
 		return leave(task);
-	ckpt_name_manifest(save->path, core->generation, save->step);
+	ckpt_name_manifest(save->path, core->lineage->generation, save->step);
 	save->op.err = NULL;
 	ckpt_store_publish(
 		core->store, &save->op, save->path, save->manifest.data, save->manifest.len, NULL);
@@ -260,7 +263,7 @@ int ckpt_save_end_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, ckpt_save_deaf(save));
 	ckpt_store_op_init(&save->op, task, NULL);
 	/* A fenced one stops: what it leaves is its successor's to settle. */
-	if (core->fenced) {
+	if (core->lineage->fenced) {
 		if (save->object.fd >= 0) {
 			ckpt_store_shut(store, &save->op, &save->object);
 			CKPT_AWAIT(task, save->op.done);
@@ -273,14 +276,14 @@ int ckpt_save_end_body(struct ckpt_task *task)
 		ckpt_store_abandon(store, &save->op, &save->object);
 		CKPT_AWAIT(task, save->op.done);
 	} else if (save->shard_attempt[0] && !save->publish_tried) {
-		ckpt_name_shard(save->path, core->generation, save->step, core->config.rank,
-			save->shard_attempt);
+		ckpt_name_shard(save->path, core->lineage->generation, save->step,
+			core->config.rank, save->shard_attempt);
 		ckpt_store_remove(store, &save->op, save->path);
 		CKPT_AWAIT(task, save->op.done);
 	}
 	if (save->index_tried && !save->publish_tried) {
-		ckpt_name_index(save->path, core->generation, save->step, core->config.rank,
-			save->shard_attempt);
+		ckpt_name_index(save->path, core->lineage->generation, save->step,
+			core->config.rank, save->shard_attempt);
 		ckpt_store_remove(store, &save->op, save->path);
 		CKPT_AWAIT(task, save->op.done);
 	}

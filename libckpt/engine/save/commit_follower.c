@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/utf8.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/save_state.h"
 #include "engine/save/saver.h"
 #include "format/sealed.h"
@@ -103,7 +104,7 @@ static int abort_body(struct ckpt_task *task)
 		return give_up(task, r);
 	if (save->core->config.node_store)
 		return ckpt_task_continue(task, ckpt_save_ask_body);
-	ckpt_name_manifest(save->path, save->core->generation, save->step);
+	ckpt_name_manifest(save->path, save->core->lineage->generation, save->step);
 	ckpt_store_publish(save->core->store, &save->op, save->path, save->manifest.data,
 		save->manifest.len, NULL);
 	CKPT_AWAIT(task, save->op.done);
@@ -178,7 +179,7 @@ static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outco
 {
 	save->ranks->answered = true;
 	if (outcome->verdict.code == CKPT_EFENCED)
-		save->core->fenced = true;
+		save->core->lineage->fenced = true;
 	ckpt_save_doubt_alike(save, outcome->verdict.code);
 	ckpt_error_clear(&save->work);
 	if (outcome->open)
@@ -205,7 +206,7 @@ static int listen_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_save_prepare_talk(save, task, &x->deaf, UINT64_MAX, NULL);
 	x->call.rest_ns = ckpt_max_u64(REST_MIN_NS, save->core->config.world * REST_BY_RANK_NS);
-	ckpt_key_outcome(x->call.items[0].key, save->core->generation, save->step);
+	ckpt_key_outcome(x->call.items[0].key, save->core->lineage->generation, save->step);
 	ckpt_exchange_call_get(&x->call);
 	CKPT_AWAIT(task, x->call.task.finished);
 	if (x->call.task.result == 0 && read_outcome(save, &outcome) == 0 &&
@@ -251,7 +252,7 @@ static void hear_outcome(struct ckpt_save *save)
 	/* However many they are: what comes late must still be heard of before this rank settles it. */
 	x->call.rest_ns = ckpt_min_u64(
 		save->core->config.world * ASK_BY_RANK_NS, ckpt_save_margin_ns(save) / 8);
-	ckpt_key_outcome(x->call.items[0].key, save->core->generation, save->step);
+	ckpt_key_outcome(x->call.items[0].key, save->core->lineage->generation, save->step);
 	ckpt_exchange_call_get(&x->call);
 }
 
@@ -291,7 +292,7 @@ static int outcome_body(struct ckpt_task *task)
 			return ckpt_save_take_outcome(task);
 		if (r != -ETIMEDOUT || save->ranks->look_ns == deadline_ns(save))
 			return ckpt_task_continue(task, abort_body);
-		ckpt_name_manifest(save->path, save->core->generation, save->step);
+		ckpt_name_manifest(save->path, save->core->lineage->generation, save->step);
 		save->op.err = NULL;
 		ckpt_store_get(save->core->store, &save->op, save->path, CKPT_SEALED_MAX);
 		CKPT_AWAIT(task, save->op.done);
@@ -344,9 +345,9 @@ int ckpt_save_follower_body(struct ckpt_task *task)
 	save->op.quiet = true;
 	ckpt_save_prepare_talk(
 		save, &save->task, &save->ranks->never, deadline_ns(save), &save->ranks->why);
-	ckpt_key_rank(
-		save->ranks->call.items[0].key, core->generation, save->step, core->config.rank);
-	ckpt_saver_note_told(core->saver, core->generation, save->step);
+	ckpt_key_rank(save->ranks->call.items[0].key, core->lineage->generation, save->step,
+		core->config.rank);
+	ckpt_saver_note_told(core->saver, core->lineage->generation, save->step);
 	ckpt_save_notify(save);
 	CKPT_AWAIT(task, save->ranks->call.task.finished);
 	return ckpt_task_continue(

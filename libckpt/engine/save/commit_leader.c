@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Many ranks, one outcome: what rank 0 does until it publishes. */
+#include "engine/lineage/lineage.h"
 #include "engine/save/commit.h"
 
 #include <errno.h>
@@ -86,10 +87,10 @@ void ckpt_save_notify(struct ckpt_save *save)
 void ckpt_save_name_subject(const struct ckpt_save *save, struct ckpt_verdict *verdict)
 {
 	const struct ckpt_core *core = save->core;
-	bool joined = core->generation > 0;
+	bool joined = core->lineage->generation > 0;
 
-	verdict->generation = joined ? core->generation : core->heard_generation;
-	verdict->nonce = joined ? core->nonce : core->heard_nonce;
+	verdict->generation = joined ? core->lineage->generation : core->lineage->heard_generation;
+	verdict->nonce = joined ? core->lineage->nonce : core->lineage->heard_nonce;
 	verdict->step = save->step;
 }
 
@@ -119,8 +120,8 @@ static void hear_missing(struct ckpt_save *save)
 	x->call.count = 0;
 	for (uint32_t i = 0; i < world && x->call.count < CKPT_EXCHANGE_BATCH; i++) {
 		if (missing(save, rank))
-			ckpt_key_rank(x->call.items[x->call.count++].key, save->core->generation,
-				save->step, rank);
+			ckpt_key_rank(x->call.items[x->call.count++].key,
+				save->core->lineage->generation, save->step, rank);
 		rank = (rank + 1) % world;
 	}
 	x->from = rank;
@@ -141,7 +142,7 @@ static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *
 		r = ckpt_verdict_check(&record.verdict, &asked, item->key, &save->work);
 	if (r < 0)
 		return r;
-	ckpt_key_rank(key, save->core->generation, save->step, record.rank.rank);
+	ckpt_key_rank(key, save->core->lineage->generation, save->step, record.rank.rank);
 	if (strcmp(key, item->key) != 0)
 		return ckpt_fail(&save->work, CKPT_EFORMAT, "%s of the exchange is of rank %u",
 			item->key, record.rank.rank);

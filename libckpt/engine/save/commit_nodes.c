@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/save_state.h"
 #include "engine/save/saver.h"
 #include "format/sealed.h"
@@ -87,7 +88,7 @@ static void prepare_blob(struct ckpt_save *save, const int *stop)
 	p->err = &save->ranks->why;
 	p->waiter = &save->task;
 	p->bytes = &save->manifest;
-	ckpt_key_manifest(p->key, save->core->generation, save->step);
+	ckpt_key_manifest(p->key, save->core->lineage->generation, save->step);
 }
 
 static void prepare_outcome(struct ckpt_save *save)
@@ -95,7 +96,8 @@ static void prepare_outcome(struct ckpt_save *save)
 	ckpt_error_clear(&save->ranks->why);
 	ckpt_save_prepare_talk(
 		save, &save->task, &save->ranks->never, deadline_ns(save), &save->ranks->why);
-	ckpt_key_outcome(save->ranks->call.items[0].key, save->core->generation, save->step);
+	ckpt_key_outcome(
+		save->ranks->call.items[0].key, save->core->lineage->generation, save->step);
 }
 
 /* Something else is there: it is the outcome. */
@@ -143,7 +145,7 @@ int ckpt_save_commit_nodes_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_saver_note_told(save->core->saver, save->core->generation, save->step);
+	ckpt_saver_note_told(save->core->saver, save->core->lineage->generation, save->step);
 	save->core->saver->told[save->core->saver->told_count - 1].blob = save->manifest.len;
 	prepare_blob(save, &save->code);
 	ckpt_blob_send(&x->blob);
@@ -226,7 +228,7 @@ static int fetch_body(struct ckpt_task *task)
 	if (r < 0)
 		return not_installed(task, r, reason_of(save, r));
 	ckpt_error_clear(&save->work);
-	ckpt_name_manifest(save->path, save->core->generation, save->step);
+	ckpt_name_manifest(save->path, save->core->lineage->generation, save->step);
 	r = ckpt_save_check_manifest(save, save->manifest.data, save->manifest.len);
 	return r < 0 ? give_up(task, r) : ckpt_task_continue(task, install_body);
 	CKPT_TASK_END(task);
@@ -243,7 +245,7 @@ int ckpt_save_receive_body(struct ckpt_task *task)
 		ckpt_min_u64(deadline_ns(save), ckpt_env_now(core->parts.env) + PATIENCE_NS);
 	while (!ckpt_core_owns_store(core) &&
 		ckpt_env_now(core->parts.env) < save->ranks->look_ns && !core->closing) {
-		ckpt_name_manifest(save->path, core->generation, save->step);
+		ckpt_name_manifest(save->path, core->lineage->generation, save->step);
 		save->op.err = NULL;
 		ckpt_store_get(core->store, &save->op, save->path, CKPT_SEALED_MAX);
 		CKPT_AWAIT(task, save->op.done);
@@ -276,7 +278,7 @@ static int install_body(struct ckpt_task *task)
 	r = ckpt_save_check_fence(save);
 	if (r < 0)
 		return give_up(task, r);
-	ckpt_name_manifest(save->path, core->generation, save->step);
+	ckpt_name_manifest(save->path, core->lineage->generation, save->step);
 	ckpt_store_publish(
 		core->store, &save->op, save->path, save->manifest.data, save->manifest.len, NULL);
 	CKPT_AWAIT(task, save->op.done);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/save_state.h"
 #include "engine/save/saver.h"
 
@@ -81,8 +82,8 @@ static bool is_over(const struct ckpt_save *save, const struct ckpt_told *told)
 {
 	const struct ckpt_core *core = save->core;
 
-	if (told->generation != core->generation)
-		return told->generation < core->generation;
+	if (told->generation != core->lineage->generation)
+		return told->generation < core->lineage->generation;
 	if (core->config.rank == 0)
 		return told->step < save->step;
 	return told->step == save->step || (save->committed && told->step < save->step);
@@ -153,7 +154,7 @@ int ckpt_save_notify_body(struct ckpt_task *task)
 	if (may_drop(save) && drop_told(save))
 		CKPT_AWAIT(task, save->ranks->call.task.finished);
 	if (must_tell(save))
-		ckpt_saver_note_told(core->saver, core->generation, save->step);
+		ckpt_saver_note_told(core->saver, core->lineage->generation, save->step);
 	return save->committed ? 0 : save->code;
 	CKPT_TASK_END(task);
 }
@@ -168,7 +169,8 @@ static bool must_tell_refusal(const struct ckpt_save *save)
 
 	ckpt_save_name_subject(save, &subject);
 	return subject.generation > 0 && !core->closing &&
-	       !(core->generation > 0 && core->any_step && save->step <= core->last_step);
+	       !(core->lineage->generation > 0 && core->lineage->any_step &&
+		       save->step <= core->lineage->last_step);
 }
 
 static void note_refusal(struct ckpt_save *save)
@@ -177,9 +179,9 @@ static void note_refusal(struct ckpt_save *save)
 	struct ckpt_verdict subject = {0};
 
 	ckpt_save_name_subject(save, &subject);
-	if (core->generation > 0) {
-		core->any_step = true;
-		core->last_step = save->step;
+	if (core->lineage->generation > 0) {
+		core->lineage->any_step = true;
+		core->lineage->last_step = save->step;
 	}
 	save->code = save->error.code;
 	save->ranks->settled = true;
@@ -202,10 +204,11 @@ static int refusal_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	/* Before the first claim there is nothing to tell it under. */
-	if (core->generation == 0 && core->heard_generation == 0 && core->claiming) {
+	if (core->lineage->generation == 0 && core->lineage->heard_generation == 0 &&
+		core->lineage->claiming) {
 		save->ranks->next_early = core->saver->early;
 		core->saver->early = save->ranks;
-		CKPT_AWAIT(task, !core->claiming);
+		CKPT_AWAIT(task, !core->lineage->claiming);
 		leave_early(save->ranks);
 	}
 	if (!must_tell_refusal(save))

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "engine/save/save_state.h"
 #include "format/sealed.h"
@@ -47,7 +48,8 @@ static int take_commit(struct ckpt_save *save, const struct ckpt_manifest *m)
 			"step %llu of %s holds what another process has published, as rank %u of "
 			"generation %llu: stop that job, or give this one a store of its own",
 			(unsigned long long)save->step, save->core->parts.label,
-			save->core->config.rank, (unsigned long long)save->core->generation);
+			save->core->config.rank,
+			(unsigned long long)save->core->lineage->generation);
 	memcpy(outcome->attempt, m->attempt, sizeof(outcome->attempt));
 	memcpy(save->ranks->differ, m->replicas, sizeof(m->replicas));
 	outcome->bytes = 0;
@@ -67,8 +69,8 @@ int ckpt_save_check_manifest(struct ckpt_save *save, const void *data, size_t le
 	int r = ckpt_manifest_decode(data, length, save->path, &save->work, &m);
 	if (r < 0)
 		return r;
-	bool good = m.kind == CKPT_MANIFEST_COMMIT && m.generation == core->generation &&
-		    m.step == save->step && strcmp(m.run_id, core->marker.run_id) == 0 &&
+	bool good = m.kind == CKPT_MANIFEST_COMMIT && m.generation == core->lineage->generation &&
+		    m.step == save->step && strcmp(m.run_id, core->lineage->marker.run_id) == 0 &&
 		    is_ours(save, &m);
 	ckpt_manifest_clear(&m);
 	return good ? 0
@@ -118,12 +120,12 @@ int ckpt_save_resolve_body(struct ckpt_task *task)
 	ckpt_error_clear(&save->work);
 	save->op.err = &save->work;
 	/* What is there may be so new that a power cut would take its name away. */
-	ckpt_name_step(save->path, save->core->generation, save->step);
+	ckpt_name_step(save->path, save->core->lineage->generation, save->step);
 	ckpt_store_sync(store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
 	if (save->op.result < 0)
 		return end(task, save->op.result);
-	ckpt_name_manifest(save->path, save->core->generation, save->step);
+	ckpt_name_manifest(save->path, save->core->lineage->generation, save->step);
 	ckpt_store_get(store, &save->op, save->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, save->op.done);
 	r = save->op.result == 0 ? read_register(save) : save->op.result;
@@ -133,7 +135,7 @@ int ckpt_save_resolve_body(struct ckpt_task *task)
 	save->op.err = NULL;
 	ckpt_store_list(store, &save->op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, save->op.done);
-	if (ckpt_newest_claim(&save->op.listing) > save->core->generation)
+	if (ckpt_newest_claim(&save->op.listing) > save->core->lineage->generation)
 		ckpt_error_clear(&save->work);
 	r = ckpt_save_check_fence(save);
 	return end(task, r < 0 ? r : CKPT_EABORTED);

@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/utf8.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/catalog_writer.h"
 #include "engine/save/commit.h"
 #include "engine/save/rank_schema_survey.h"
@@ -55,7 +56,8 @@ static bool lacks_catalog(const struct ckpt_save *save)
 {
 	const struct ckpt_core *core = save->core;
 
-	return !core->config.node_store && core->saver->catalog.generation != core->generation;
+	return !core->config.node_store &&
+	       core->saver->catalog.generation != core->lineage->generation;
 }
 
 static uint64_t bytes_at_once(const struct ckpt_save *save)
@@ -171,7 +173,7 @@ static bool start(struct ckpt_save *save)
 	}
 	struct ckpt_rank_schema *a = x->agree;
 	ckpt_error_clear(&a->err);
-	a->pick.chosen.generation = save->core->generation;
+	a->pick.chosen.generation = save->core->lineage->generation;
 	a->pick.chosen.step = save->step;
 	a->pick.manifest.world = save->core->config.world;
 	a->pick.manifest.ranks = x->all;
@@ -232,7 +234,7 @@ static void forgo(const struct ckpt_save *save)
 	struct ckpt_core *core = save->core;
 
 	remember(save);
-	core->saver->catalog.generation = core->generation;
+	core->saver->catalog.generation = core->lineage->generation;
 	ckpt_free(core->saver->shared);
 	core->saver->shared = NULL;
 }
@@ -390,7 +392,7 @@ static int missing_body(struct ckpt_task *task)
 	struct ckpt_save *save = save_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_manifest(save->path, save->core->generation, save->step);
+	ckpt_name_manifest(save->path, save->core->lineage->generation, save->step);
 	save->op.err = NULL;
 	ckpt_store_get(save->core->store, &save->op, save->path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, save->op.done);

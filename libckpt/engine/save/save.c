@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/lineage/claim.h"
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
 #include "engine/save/rank_schema.h"
 #include "engine/save/save_state.h"
@@ -96,8 +97,8 @@ static int look(struct ckpt_save *save)
 static void name_shard(struct ckpt_save *save)
 {
 	ckpt_name_attempt(save->shard_attempt, ckpt_env_random(save->core->parts.env));
-	ckpt_name_shard(save->path, save->core->generation, save->step, save->core->config.rank,
-		save->shard_attempt);
+	ckpt_name_shard(save->path, save->core->lineage->generation, save->step,
+		save->core->config.rank, save->shard_attempt);
 }
 
 /* Whether a file that failed may be written once more, from staging, under a new name. */
@@ -129,7 +130,7 @@ static int encode_manifest(struct ckpt_save *save)
 	struct ckpt_core *core = save->core;
 	struct ckpt_manifest_rank own;
 	struct ckpt_manifest manifest = {.kind = CKPT_MANIFEST_COMMIT,
-		.generation = core->generation,
+		.generation = core->lineage->generation,
 		.step = save->step,
 		.wall_ms = ckpt_env_wall_ms(core->parts.env),
 		.world = core->config.world,
@@ -138,7 +139,7 @@ static int encode_manifest(struct ckpt_save *save)
 
 	if (!save->ranks)
 		ckpt_save_own_rank(save, &own);
-	if (save->ranks && core->saver->catalog.generation == core->generation &&
+	if (save->ranks && core->saver->catalog.generation == core->lineage->generation &&
 		ckpt_save_agreed(save)) {
 		manifest.catalog = core->saver->catalog.digest;
 		manifest.catalog_bytes = core->saver->catalog.bytes;
@@ -147,7 +148,7 @@ static int encode_manifest(struct ckpt_save *save)
 		CKPT_ASSERT(strlen(save->ranks->differ) < sizeof(manifest.replicas));
 		memcpy(manifest.replicas, save->ranks->differ, sizeof(manifest.replicas));
 	}
-	memcpy(manifest.run_id, core->marker.run_id, sizeof(manifest.run_id));
+	memcpy(manifest.run_id, core->lineage->marker.run_id, sizeof(manifest.run_id));
 	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
 	/* It fits: see CKPT_WORLD_SAVING. */
 	int r = ckpt_manifest_encode(&manifest, &save->manifest);
@@ -176,13 +177,13 @@ int ckpt_save_check_fence(struct ckpt_save *save)
 	uint64_t newest = ckpt_newest_claim(&save->op.listing);
 
 	drop_listing(save);
-	if (newest <= core->generation)
+	if (newest <= core->lineage->generation)
 		return 0;
-	core->fenced = true;
+	core->lineage->fenced = true;
 	return ckpt_fail_at(&save->work, CKPT_EFENCED, &(struct ckpt_where){.tier = "local"},
 		"generation %llu has taken over the store %s from generation %llu: " FENCED_TEXT,
 		(unsigned long long)newest, core->parts.label,
-		(unsigned long long)core->generation);
+		(unsigned long long)core->lineage->generation);
 }
 
 /* Whoever waited was told that nobody knew: now it is known. */
@@ -215,7 +216,7 @@ int ckpt_save_publish_body(struct ckpt_task *task)
 		return fail_body(task, r);
 	if (save->ranks && save->core->config.node_store)
 		return ckpt_task_continue(task, ckpt_save_commit_nodes_body);
-	ckpt_name_manifest(save->path, save->core->generation, save->step);
+	ckpt_name_manifest(save->path, save->core->lineage->generation, save->step);
 	save->publishing = true;
 	save->publish_tried = true;
 	ckpt_store_publish(
@@ -265,15 +266,15 @@ static int index_body(struct ckpt_task *task)
 	r = encode_index(save);
 	if (r < 0)
 		return fail_body(task, r);
-	ckpt_name_index(save->path, save->core->generation, save->step, save->core->config.rank,
-		save->shard_attempt);
+	ckpt_name_index(save->path, save->core->lineage->generation, save->step,
+		save->core->config.rank, save->shard_attempt);
 	save->index_tried = true;
 	ckpt_store_put(store, &save->op, save->path, save->index.data, save->index.len);
 	CKPT_AWAIT(task, save->op.done);
 	if (look(save) < 0)
 		return fail_body(task, save->code);
 	/* The names of shard and index must be durable before the manifest can be. */
-	ckpt_name_step(save->path, save->core->generation, save->step);
+	ckpt_name_step(save->path, save->core->lineage->generation, save->step);
 	ckpt_store_sync(store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
 	if (look(save) < 0)
@@ -342,7 +343,7 @@ int ckpt_save_directory_body(struct ckpt_task *task)
 	struct ckpt_save *save = save_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_step(save->path, save->core->generation, save->step);
+	ckpt_name_step(save->path, save->core->lineage->generation, save->step);
 	ckpt_store_mkdir(save->core->store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
 	/* Also of a save that was stopped meanwhile: it leaves its record there. */
@@ -365,13 +366,13 @@ static int save_body(struct ckpt_task *task)
 		return fail_body(task, r);
 	ckpt_shrink_note(core, save->plan->block_count);
 	ckpt_pool_growth_want(core, save->plan->block_count);
-	if (core->claim_untold)
+	if (core->lineage->claim_untold)
 		ckpt_claim_retell(core);
 	if (core->config.rank > 0)
 		ckpt_save_listen(save);
 	ckpt_store_op_init(&save->op, task, &save->work);
 	ckpt_name_attempt(save->attempt, ckpt_env_random(core->parts.env));
-	ckpt_name_generation(save->path, core->generation);
+	ckpt_name_generation(save->path, core->lineage->generation);
 	ckpt_store_mkdir(core->store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
 	if (look(save) < 0)
@@ -388,17 +389,17 @@ static int refuse(struct ckpt_save *save)
 
 	if (core->closing)
 		return ckpt_fail(&save->work, CKPT_ECLOSED, "the engine is closing");
-	if (core->fenced)
+	if (core->lineage->fenced)
 		return ckpt_fail(&save->work, CKPT_EFENCED,
 			"a later generation has taken over the store %s: " FENCED_TEXT,
 			core->parts.label);
-	CKPT_ASSERT(core->generation > 0 && !core->save);
-	if (core->any_step && save->step <= core->last_step)
+	CKPT_ASSERT(core->lineage->generation > 0 && !core->save);
+	if (core->lineage->any_step && save->step <= core->lineage->last_step)
 		return ckpt_fail(&save->work, CKPT_ESTEP,
 			"step %llu is not after step %llu, the last one of this run: resume from "
 			"an "
 			"older step to save it again",
-			step, (unsigned long long)core->last_step);
+			step, (unsigned long long)core->lineage->last_step);
 	return 0;
 }
 
@@ -430,9 +431,9 @@ static void post_run(struct ckpt_node *node)
 		return;
 	}
 	core->save = save;
-	core->last_step = save->step;
-	core->any_step = true;
-	atomic_store(&save->generation, core->generation);
+	core->lineage->last_step = save->step;
+	core->lineage->any_step = true;
+	atomic_store(&save->generation, core->lineage->generation);
 	save->timer.fire = timed_out;
 	ckpt_core_timer_set(core, &save->timer, save->start_ns + save->timeout_ns);
 	ckpt_task_start(&save->task, &core->sched, save_body, save_done);

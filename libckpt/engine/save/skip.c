@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/commit.h"
 #include "engine/save/saver.h"
 
@@ -19,8 +20,9 @@ static int take(struct ckpt_skipper *s)
 {
 	const struct ckpt_core *core = s->command.core;
 	struct ckpt_exchange_item *item = &s->call.items[0];
-	const struct ckpt_verdict asked = {
-		.generation = core->generation, .step = s->step, .nonce = core->nonce};
+	const struct ckpt_verdict asked = {.generation = core->lineage->generation,
+		.step = s->step,
+		.nonce = core->lineage->nonce};
 	struct ckpt_outcome outcome;
 
 	int r = ckpt_outcome_decode(item->data, item->length, item->key, NULL, &outcome);
@@ -51,16 +53,17 @@ int ckpt_skipper_body(struct ckpt_task *task)
 	s->call.err = NULL;
 	s->call.waiter = task;
 	s->call.count = 1;
-	ckpt_key_outcome(s->call.items[0].key, core->generation, s->step);
+	ckpt_key_outcome(s->call.items[0].key, core->lineage->generation, s->step);
 	ckpt_exchange_call_get(&s->call);
 	CKPT_AWAIT(task, s->call.task.finished);
 	core->saver->skipper = NULL;
 	r = s->call.task.result == 0 ? take(s) : 0;
 	ckpt_exchange_items_clear(s->call.items, 1);
 	/* It is over for this rank as well: a step is skipped once. */
-	if (r == CKPT_ESKIPPED && (!core->any_step || s->step > core->last_step)) {
-		core->any_step = true;
-		core->last_step = s->step;
+	if (r == CKPT_ESKIPPED &&
+		(!core->lineage->any_step || s->step > core->lineage->last_step)) {
+		core->lineage->any_step = true;
+		core->lineage->last_step = s->step;
 	}
 	return r;
 	CKPT_TASK_END(task);

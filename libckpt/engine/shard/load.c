@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 
 static struct ckpt_shard_load_way *way_of(struct ckpt_task *task)
 {
@@ -266,7 +267,7 @@ const struct ckpt_manifest_rank *ckpt_shard_load_nodes(
 	const struct ckpt_core *core, const struct ckpt_select *pick)
 {
 	/* A bucket is shared in any case, also by nodes that have stores of their own. */
-	return core->parts.root >= 0 && core->marker.shared ? NULL : pick->manifest.ranks;
+	return core->parts.root >= 0 && core->lineage->marker.shared ? NULL : pick->manifest.ranks;
 }
 
 static void compare_replicas(struct ckpt_shard_load *g)

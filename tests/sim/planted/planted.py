@@ -44,7 +44,7 @@ MENDING_RANKS = "tests/unit/engine/test_repair_ranks"
 PLANTED = [
     Planted(
         "own-claim-not-known", "libckpt/engine/lineage/claim.c",
-        "\tif (c->newest != core->tried_generation)\n",
+        "\tif (c->newest != core->lineage->tried_generation)\n",
         "\tif (true)\n",
         "a claim that failed, but is there, is taken for another process's"),
     Planted(
@@ -162,8 +162,8 @@ PLANTED = [
         "a process that was succeeded removes nothing that its successor needs"),
     Planted(
         "publishes-though-fenced", "libckpt/engine/save/save.c",
-        "\tif (newest <= core->generation)\n",
-        "\tif (newest <= core->generation || newest > 0)\n",
+        "\tif (newest <= core->lineage->generation)\n",
+        "\tif (newest <= core->lineage->generation || newest > 0)\n",
         "a process that was succeeded is not told that its step is durable"),
     Planted(
         "digest-not-compared", "libckpt/engine/shard/read_block.c",
@@ -187,7 +187,7 @@ PLANTED = [
         "a branch that was rolled back is never chosen"),
     Planted(
         "parent-forgotten", "libckpt/engine/lineage/claim.c",
-        "\t\t.parent_step = core->adopted ? core->parent_step : 0,\n",
+        "\t\t.parent_step = core->lineage->adopted ? core->lineage->parent_step : 0,\n",
         "\t\t.parent_step = 0,\n",
         "the lineage goes back to what was resumed from"),
     Planted(
@@ -312,8 +312,8 @@ PLANTED = [
         "a chunk that goes on in the next block needs this one too"),
     Planted(
         "steps-may-repeat", "libckpt/engine/save/save.c",
-        "\tif (core->any_step && save->step <= core->last_step)\n",
-        "\tif (core->any_step && save->step < core->last_step)\n",
+        "\tif (core->lineage->any_step && save->step <= core->lineage->last_step)\n",
+        "\tif (core->lineage->any_step && save->step < core->lineage->last_step)\n",
         "a step is decided once in its generation"),
     Planted(
         "last-good-one-removed", "libckpt/engine/gc/delete_step.c",
@@ -443,8 +443,8 @@ PLANTED = [
         "all ranks go on from one step", CROWD),
     Planted(
         "every-rank-keeps", "libckpt/engine/gc/gc.c",
-        "\tif (core->closing || core->fenced || !ckpt_core_owns_store(core))\n",
-        "\tif (core->closing || core->fenced)\n",
+        "\tif (core->closing || core->lineage->fenced || !ckpt_core_owns_store(core))\n",
+        "\tif (core->closing || core->lineage->fenced)\n",
         "one rank keeps the store", CROWD),
     Planted(
         "every-rank-holds", "libckpt/engine/lineage/open.c",
@@ -719,7 +719,8 @@ PLANTED = [
         "a marker whose client is dead may arrive when its successor looks", REMOTE, rare=True),
     Planted(
         "remote-new-claim-not-noticed", "libckpt/engine/copy/upload_queue.c",
-        "\treturn !u->placed || u->placed_generation != ckpt_scan_newest_claim(&u->core->scan);\n",
+        "\treturn !u->placed ||\n"
+        "\t       u->placed_generation != ckpt_scan_newest_claim(&u->core->lineage->scan);\n",
         "\treturn !u->placed;\n",
         "a claim that is made while the uploader runs goes there before its steps", REMOTE),
     Planted(
@@ -729,7 +730,7 @@ PLANTED = [
         "whoever goes on from the bucket claims a generation of its own", REMOTE),
     Planted(
         "remote-fence-not-looked-at", "libckpt/engine/copy/upload.c",
-        "\tif (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->scan))\n\t\treturn r;\n",
+        "\tif (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->lineage->scan))\n\t\treturn r;\n",
         "\tif (true)\n\t\treturn r;\n",
         "who has a successor in the bucket, and sees it, publishes nothing there", REMOTE),
     Planted(

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/copy/upload_queue.h"
+#include "engine/lineage/lineage.h"
 #include "lib/scratch.h"
 
 int set_up(void **state)
@@ -96,11 +97,12 @@ size_t verify(struct scene *s)
 	size_t found = 0;
 
 	core_rig_open(&rig, &(struct core_rig_config){.dir = s->remote, .read_only = true});
-	for (size_t i = 0; i < rig.core.scan.step_count; i++) {
-		if (rig.core.scan.steps[i].state != CKPT_STEP_COMMITTED)
+	for (size_t i = 0; i < rig.core.lineage->scan.step_count; i++) {
+		if (rig.core.lineage->scan.steps[i].state != CKPT_STEP_COMMITTED)
 			continue;
 		assert_int_equal(
-			core_rig_read(&rig, rig.core.scan.steps[i].step, CKPT_SINK_NONE), 0);
+			core_rig_read(&rig, rig.core.lineage->scan.steps[i].step, CKPT_SINK_NONE),
+			0);
 		found++;
 	}
 	core_rig_close(&rig);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "engine/lineage/lineage.h"
 #include "lib/named.h"
 #include "lib/scratch.h"
 #include "lib/store_fixture.h"
@@ -59,7 +60,7 @@ static void test_one_for_a_generation(void **state)
 		assert_int_equal(core_rig_adopt(&s->rank[rank], 1, 1), 0);
 		assert_int_equal(core_rig_claim(&s->rank[rank]), 0);
 	}
-	assert_int_equal(s->rank[0].core.generation, 2);
+	assert_int_equal(s->rank[0].core.lineage->generation, 2);
 	named_save(s, WORLD, 2, 1000);
 	assert_true(named_same(named_by(s, 1, 1), named_by(s, 2, 2)));
 	assert_int_equal(catalogs(s, 1, 1), 1);
@@ -194,7 +195,7 @@ static void test_swept(void **state)
 	}
 	rank_rig_open_all(s, WORLD, WORLD, 60000);
 	rank_rig_sleep(s, 100);
-	assert_int_equal(s->rank[0].core.generation, 4);
+	assert_int_equal(s->rank[0].core.lineage->generation, 4);
 	for (size_t i = 0; i < COUNT(names); i++)
 		assert_int_equal(access(scratch_join(s->dir, names[i]), F_OK), stays[i] ? 0 : -1);
 }

@@ -2,6 +2,8 @@
 /* Opening a store and claiming a generation: who may, who may not, and what they are told. */
 #include "lib/test.h"
 
+#include "engine/lineage/lineage.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +66,7 @@ static void test_twice(void **state)
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
-	assert_int_equal(s->rig.core.generation, 1);
+	assert_int_equal(s->rig.core.lineage->generation, 1);
 	assert_int_not_equal(access(scratch_join(s->dir, "gens/000002.json"), F_OK), 0);
 	core_rig_close(&s->rig);
 }
@@ -94,7 +96,7 @@ static void test_read_only_ranks(void **state)
 		core_rig_open(&s->rig, &s->config);
 		assert_int_equal(core_rig_claim(&s->rig), -EROFS);
 		assert_non_null(strstr(s->rig.err.message, "was opened read only"));
-		assert_int_equal(s->rig.core.claim_tries, 0);
+		assert_int_equal(s->rig.core.lineage->claim_tries, 0);
 		core_rig_close(&s->rig);
 	}
 	assert_int_not_equal(access(scratch_join(s->dir, "exchange"), F_OK), 0);
@@ -185,7 +187,7 @@ static void test_parent_removed(void **state)
 		       .op = CKPT_IO_OP_OPEN, .path = "000010/manifest.json", .error = -EIO});
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(s->rig.fault.hits[0], 1);
-	assert_int_equal(s->rig.core.generation, 2);
+	assert_int_equal(s->rig.core.lineage->generation, 2);
 	core_rig_close(&s->rig);
 }
 
@@ -213,7 +215,7 @@ static void test_no_memory(void **state)
 		core_rig_count_allocations(&s->rig, ++n);
 		r = core_rig_claim(&s->rig);
 		(void)core_rig_allocations(&s->rig);
-		assert_int_equal(s->rig.core.generation, r == 0 ? 1 : 0);
+		assert_int_equal(s->rig.core.lineage->generation, r == 0 ? 1 : 0);
 	} while (r == -ENOMEM);
 	assert_int_equal(r, 0);
 	assert_true(n > 3);
@@ -232,12 +234,12 @@ static void test_next_number(void **state)
 		       .op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -EIO, .count = 2});
 	assert_int_equal(core_rig_claim(&s->rig), -EIO);
 	/* What the first try left may show itself after the second one: it is known by its nonce. */
-	uint64_t nonce = s->rig.core.tried_nonce;
+	uint64_t nonce = s->rig.core.lineage->tried_nonce;
 	assert_int_not_equal(nonce, 0);
 	assert_int_equal(core_rig_claim(&s->rig), -EIO);
-	assert_int_equal(s->rig.core.tried_nonce, nonce);
+	assert_int_equal(s->rig.core.lineage->tried_nonce, nonce);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
-	assert_int_equal(s->rig.core.generation, 4);
+	assert_int_equal(s->rig.core.lineage->generation, 4);
 	core_rig_close(&s->rig);
 }
 
@@ -252,7 +254,7 @@ static void test_claim_under_way(void **state)
 	assert_int_equal(core_rig_claim(&s->rig), -EBUSY);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
-	assert_int_equal(s->rig.core.generation, 1);
+	assert_int_equal(s->rig.core.lineage->generation, 1);
 	core_rig_close(&s->rig);
 }
 
@@ -265,7 +267,7 @@ static void test_own_try(void **state)
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR, .path = "gens", .error = -EIO});
 	assert_int_equal(core_rig_claim(&s->rig), -EIO);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
-	assert_int_equal(s->rig.core.generation, 2);
+	assert_int_equal(s->rig.core.lineage->generation, 2);
 	core_rig_close(&s->rig);
 }
 
@@ -290,7 +292,7 @@ static void taken(struct scene *s, bool damaged)
 	core_rig_open(&s->rig, &s->config);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME, .path = "gens/", .error = -EIO});
 	assert_int_equal(core_rig_claim(&s->rig), -EIO);
-	fixture_claim(s->dir, s->rig.core.marker.run_id, 1, 0, 0);
+	fixture_claim(s->dir, s->rig.core.lineage->marker.run_id, 1, 0, 0);
 	if (damaged)
 		scratch_flip(scratch_join(s->dir, "gens/000001.json"), 20);
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
@@ -386,7 +388,7 @@ static void test_claim_vanishes(void **state)
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_OPEN, .path = "gens/000001.json", .error = -ENOENT});
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
-	assert_int_equal(s->rig.core.scan.step_count, 1);
+	assert_int_equal(s->rig.core.lineage->scan.step_count, 1);
 	core_rig_close(&s->rig);
 }
 
@@ -443,7 +445,7 @@ static void test_claim_lost(void **state)
 	s->config.new_start = true;
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
-	assert_int_equal(s->rig.core.generation, 2);
+	assert_int_equal(s->rig.core.lineage->generation, 2);
 	core_rig_close(&s->rig);
 }
 
@@ -513,7 +515,7 @@ static void test_strange_names(void **state)
 	assert_int_equal(mkdir(scratch_join(s->dir, "lost+found"), 0777), 0);
 	assert_int_equal(mkdir(scratch_join(s->dir, "gens/old"), 0777), 0);
 	core_rig_open(&s->rig, &s->config);
-	assert_int_equal(s->rig.core.scan.step_count, 1);
+	assert_int_equal(s->rig.core.lineage->scan.step_count, 1);
 	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), 0);
 	core_rig_close(&s->rig);
 }
@@ -527,7 +529,7 @@ static void test_directory_vanishes(void **state)
 	core_rig_make(&s->rig, &s->config);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LIST, .path = "g000001", .error = -ENOENT});
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
-	assert_int_equal(s->rig.core.scan.step_count, 0);
+	assert_int_equal(s->rig.core.lineage->scan.step_count, 0);
 	core_rig_close(&s->rig);
 }
 
@@ -537,7 +539,7 @@ static void test_commits_elsewhere(void **state)
 	struct scene *s = *state;
 
 	core_rig_open(&s->rig, &s->config);
-	s->rig.core.lineage_elsewhere = true;
+	s->rig.core.lineage->elsewhere = true;
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_ENOTRESUMED);
 	assert_non_null(strstr(s->rig.err.message, "another node"));
 	core_rig_close(&s->rig);
@@ -549,7 +551,7 @@ static void test_commits_elsewhere(void **state)
 		       .error = -EIO,
 		       .count = ALWAYS});
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
-	s->rig.core.lineage_elsewhere = true;
+	s->rig.core.lineage->elsewhere = true;
 	assert_int_equal(core_rig_claim(&s->rig), -EIO);
 	assert_non_null(strstr(s->rig.err.message, "cannot be read"));
 	core_rig_close(&s->rig);
@@ -561,9 +563,9 @@ static void test_newest_elsewhere(void **state)
 	struct scene *s = *state;
 
 	core_rig_open(&s->rig, &s->config);
-	s->rig.core.newest_elsewhere = 7;
+	s->rig.core.lineage->newest_elsewhere = 7;
 	assert_int_equal(core_rig_claim(&s->rig), 0);
-	assert_int_equal(s->rig.core.generation, 8);
+	assert_int_equal(s->rig.core.lineage->generation, 8);
 	core_rig_close(&s->rig);
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/lineage/claim.h"
+#include "engine/lineage/lineage.h"
 #include "engine/runtime/commands.h"
 #include "engine/save/save_state.h"
 #include "lib/rank_rig.h"
@@ -24,7 +25,7 @@ static void claim_untold(struct rank_rig *s)
 	fail_telling(s, "claim-1");
 	assert_int_equal(core_rig_claim(&s->rank[0]), 1);
 	rank_rig_sleep(s, 11000);
-	assert_true(s->rank[0].core.claim_untold);
+	assert_true(s->rank[0].core.lineage->claim_untold);
 	assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "were not told of the claim"));
 }
 
@@ -52,7 +53,7 @@ static void test_others_say_why(void **state)
 		assert_true(core_rig_claim(&s->rank[0]) < 0);
 		(void)snprintf(why, sizeof(why), "%.200s", rank_rig_message(s, 0));
 		assert_non_null(strstr(why, "gens"));
-		assert_false(s->rank[0].core.claim_untold);
+		assert_false(s->rank[0].core.lineage->claim_untold);
 		assert_true(core_rig_claim(&s->rank[1]) < 0);
 		rank_rig_check_says(s, 1, "rank 0 could not claim a generation: ");
 		rank_rig_check_says(s, 1, why);
@@ -74,7 +75,7 @@ static void test_neither_made_nor_told(void **state)
 			.op = CKPT_IO_OP_LIST, .error = -EIO, .count = IO_FAULT_ALWAYS});
 	assert_int_equal(core_rig_claim(&s->rank[0]), 1);
 	rank_rig_sleep(s, 11000);
-	assert_false(s->rank[0].core.claim_untold);
+	assert_false(s->rank[0].core.lineage->claim_untold);
 }
 
 /* One that cannot be told again and again is told with every save, by one at a time, until it is. */
@@ -87,19 +88,19 @@ static void test_told_at_last(void **state)
 	claim_untold(s);
 	for (uint64_t step = 1; step <= 3; step++) {
 		begin_and_cancel(s, 10 * step);
-		assert_true(core->claim_telling);
+		assert_true(core->lineage->claim_telling);
 		unsigned commands = core->commands;
 		begin_and_cancel(s, 10 * step + 1);
 		assert_int_equal(core->commands, commands);
 		rank_rig_sleep(s, 11000);
-		assert_false(core->claim_telling);
+		assert_false(core->lineage->claim_telling);
 		assert_int_equal(core->commands, commands - 1);
-		assert_true(core->claim_untold);
+		assert_true(core->lineage->claim_untold);
 	}
 	io_fault_clear(&s->rank[0].fault);
 	begin_and_cancel(s, 50);
 	rank_rig_sleep(s, 300);
-	assert_false(core->claim_untold);
+	assert_false(core->lineage->claim_untold);
 	assert_int_equal(access(rank_rig_told(s, "claim-1"), F_OK), 0);
 }
 
@@ -115,13 +116,13 @@ static void test_told_without_memory(void **state)
 		core_rig_count_allocations(&s->rank[0], n);
 		ckpt_claim_retell(core);
 		assert_true(core_rig_allocations(&s->rank[0]) >= n);
-		assert_false(core->claim_telling);
-		assert_true(core->claim_untold);
+		assert_false(core->lineage->claim_telling);
+		assert_true(core->lineage->claim_untold);
 	}
 	io_fault_clear(&s->rank[0].fault);
 	begin_and_cancel(s, 1);
 	rank_rig_sleep(s, 300);
-	assert_false(core->claim_untold);
+	assert_false(core->lineage->claim_untold);
 }
 
 /* An engine that closes waits for what it is telling, and then ends. */
@@ -133,7 +134,7 @@ static void test_closed_while_telling(void **state)
 	rank_rig_open(s, 0, 2, 60000);
 	claim_untold(s);
 	begin_and_cancel(s, 1);
-	assert_true(rig->core.claim_telling);
+	assert_true(rig->core.lineage->claim_telling);
 	struct ckpt_command *closer =
 		ckpt_command_new(&rig->core, sizeof(struct ckpt_closer), NULL);
 	ckpt_command_post(closer, ckpt_closer_body);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/lineage/lineage.h"
 #include "engine/restore/restore_state.h"
 #include "engine/runtime/commands.h"
 #include "engine/shard/findings.h"
@@ -341,12 +342,12 @@ static void test_quarantine(void **state)
 		core_rig_export(&s->rig, 10, scratch_join(s->dir, "copy")), CKPT_EINTEGRITY);
 	check_note(s, false);
 	/* Somebody else has the store. */
-	s->rig.core.fenced = true;
+	s->rig.core.lineage->fenced = true;
 	r = begin(s, 10, CKPT_SINK_MEMORY);
 	start(s, r);
 	assert_int_equal(end(s, r), CKPT_EINTEGRITY);
 	check_note(s, false);
-	s->rig.core.fenced = false;
+	s->rig.core.lineage->fenced = false;
 	/* It was cancelled as the damage was found. */
 	r = copying(s);
 	cancel(s, r);

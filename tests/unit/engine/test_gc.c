@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/gc/gc.h"
+#include "engine/lineage/lineage.h"
 #include "engine/runtime/commands.h"
 #include "engine/save/save_state.h"
 #include "exchange/node_messages.h"
@@ -152,7 +153,7 @@ static enum ckpt_step_state state_of(struct scene *s, uint64_t step)
 	struct core_rig reader;
 
 	core_rig_open(&reader, &(struct core_rig_config){.dir = s->dir, .read_only = true});
-	const struct ckpt_scan_step *found = ckpt_scan_find(&reader.core.scan, 1, step);
+	const struct ckpt_scan_step *found = ckpt_scan_find(&reader.core.lineage->scan, 1, step);
 	assert_non_null(found);
 	enum ckpt_step_state state = found->state;
 	core_rig_close(&reader);
@@ -441,7 +442,7 @@ static void test_fenced_while_settling(void **state)
 	fixture_claim(s->dir, FIXTURE_RUN, 3, 2, 40);
 	core_rig_let_go(&s->rig);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot settle step 30"));
-	assert_true(s->rig.core.fenced);
+	assert_true(s->rig.core.lineage->fenced);
 	assert_true(is_there(fixture_shard(&s->dead, 0)));
 	assert_true(is_there(fixture_manifest(&s->old)));
 	assert_null(s->rig.core.gc);
@@ -475,7 +476,7 @@ static void test_removed_while_claiming(void **state)
 	assert_int_equal(core_rig_claim(&s->rig), 1);
 	assert_int_equal(core_rig_remove(&s->rig, 5), -EBUSY);
 	assert_non_null(strstr(s->rig.err.message, "is just being claimed"));
-	assert_false(s->rig.core.fenced);
+	assert_false(s->rig.core.lineage->fenced);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
 }
@@ -488,7 +489,7 @@ static void test_removed_after_failed_claim(void **state)
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR, .path = "gens", .error = -EIO});
 	assert_int_equal(core_rig_claim(&s->rig), -EIO);
 	assert_int_equal(core_rig_remove(&s->rig, 5), -EBUSY);
-	assert_false(s->rig.core.fenced);
+	assert_false(s->rig.core.lineage->fenced);
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
@@ -613,7 +614,7 @@ static void test_too_old_to_be_settled(void **state)
 	for (uint64_t step = 1; step <= CKPT_NODE_STEPS / 2; step++)
 		assert_int_equal(core_rig_save(&s->rig, 100 + step), 0);
 	/* As the next opening finds it. */
-	ckpt_scan_set_state(&core->scan, 1, 30, CKPT_STEP_PENDING);
+	ckpt_scan_set_state(&core->lineage->scan, 1, 30, CKPT_STEP_PENDING);
 	core->config.node_store = true;
 	core->config.world = 2;
 	ckpt_gc_ask(core, CKPT_GC_SETTLE);
@@ -621,7 +622,8 @@ static void test_too_old_to_be_settled(void **state)
 	assert_int_equal(state_of(s, 30), CKPT_STEP_PENDING);
 	assert_true(is_there(fixture_shard(&s->dead, 0)));
 	/* One less, and it would have been told. */
-	ckpt_scan_set_state(&core->scan, core->generation, 101, CKPT_STEP_ABORTED);
+	ckpt_scan_set_state(
+		&core->lineage->scan, core->lineage->generation, 101, CKPT_STEP_ABORTED);
 	ckpt_gc_ask(core, CKPT_GC_SETTLE);
 	core_rig_run(&s->rig);
 	assert_int_equal(state_of(s, 30), CKPT_STEP_ABORTED);
@@ -640,7 +642,7 @@ static void test_never_too_old_with_one_store(void **state)
 	core->config.keep_last = 0;
 	for (uint64_t step = 1; step <= CKPT_NODE_STEPS + 1; step++)
 		assert_int_equal(core_rig_save(&s->rig, 100 + step), 0);
-	ckpt_scan_set_state(&core->scan, 1, 30, CKPT_STEP_PENDING);
+	ckpt_scan_set_state(&core->lineage->scan, 1, 30, CKPT_STEP_PENDING);
 	core->config.world = 2;
 	ckpt_gc_ask(core, CKPT_GC_SETTLE);
 	core_rig_run(&s->rig);
@@ -649,7 +651,7 @@ static void test_never_too_old_with_one_store(void **state)
 	assert_int_equal(unlink(fixture_manifest(&s->dead)), 0);
 	core->config.world = 1;
 	core->config.node_store = true;
-	ckpt_scan_set_state(&core->scan, 1, 30, CKPT_STEP_PENDING);
+	ckpt_scan_set_state(&core->lineage->scan, 1, 30, CKPT_STEP_PENDING);
 	ckpt_gc_ask(core, CKPT_GC_SETTLE);
 	core_rig_run(&s->rig);
 	assert_int_equal(state_of(s, 30), CKPT_STEP_ABORTED);
@@ -722,7 +724,7 @@ static void test_bad_one_removed(void **state)
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
 	assert_int_equal(s->rig.core.stats.steps_removed, 2);
-	ckpt_scan_set_state(&s->rig.core.scan, 2, 40, CKPT_STEP_QUARANTINED);
+	ckpt_scan_set_state(&s->rig.core.lineage->scan, 2, 40, CKPT_STEP_QUARANTINED);
 	assert_int_equal(core_rig_remove(&s->rig, 40), 0);
 }
 

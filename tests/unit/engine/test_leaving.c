@@ -12,6 +12,7 @@
 
 #include "engine/gc/gc.h"
 #include "engine/lineage/claim.h"
+#include "engine/lineage/lineage.h"
 #include "engine/runtime/commands.h"
 #include "engine/save/save_state.h"
 #include "lib/rank_rig.h"
@@ -38,7 +39,7 @@ static bool is_told(const struct rank_rig *s, const char *key)
 
 static const struct ckpt_scan_step *known(struct rank_rig *s, uint32_t rank, uint64_t step)
 {
-	return ckpt_scan_find(&s->rank[rank].core.scan, 1, step);
+	return ckpt_scan_find(&s->rank[rank].core.lineage->scan, 1, step);
 }
 
 static bool is_gone(const struct rank_rig *s, uint32_t rank)
@@ -258,7 +259,7 @@ static void test_fenced_after_publishing(void **state)
 	rank_rig_begin(s, 1, 1);
 	rank_rig_sleep(s, 300);
 	assert_true(s->save[0]->publishing);
-	s->rank[0].core.fenced = true;
+	s->rank[0].core.lineage->fenced = true;
 	core_rig_let_go(&s->rank[0]);
 	rank_rig_sleep(s, 300);
 	assert_int_equal(rank_rig_end(s, 0), -EIO);
@@ -350,7 +351,7 @@ static void test_node_store(void **state)
 	rank_rig_sleep(s, 600);
 	check_known_outcome(s, 0, "says the test");
 	assert_false(is_there(s, "g000001/step-0000000003"));
-	assert_int_equal(s->rank[0].core.scan.step_count, 1);
+	assert_int_equal(s->rank[0].core.lineage->scan.step_count, 1);
 }
 
 /* Another rank has put an abort there: what rank 0 has goes, and nothing is left to be tidied. */
@@ -366,8 +367,8 @@ static void test_node_store_late(void **state)
 	rank_rig_sleep(s, 300);
 	outcome.verdict = (struct ckpt_verdict){.code = -ETIMEDOUT,
 		.reason = "waited in vain",
-		.generation = s->rank[0].core.generation,
-		.nonce = s->rank[0].core.nonce,
+		.generation = s->rank[0].core.lineage->generation,
+		.nonce = s->rank[0].core.lineage->nonce,
 		.step = 1};
 	assert_int_equal(ckpt_outcome_encode(&outcome, &buf), 0);
 	rank_rig_put(s, "g1-s1", &buf);
@@ -377,7 +378,7 @@ static void test_node_store_late(void **state)
 	check_known_outcome(s, 0, "waited in vain");
 	check_known_outcome(s, 1, "waited in vain");
 	assert_false(is_there(s, STEP_1));
-	assert_int_equal(s->rank[0].core.scan.step_count, 0);
+	assert_int_equal(s->rank[0].core.lineage->scan.step_count, 0);
 }
 
 /* A save that is stopped does not wait until the exchange is well again. */
@@ -424,8 +425,8 @@ static void test_resumed(void **state)
 		assert_int_equal(rank_rig_end(s, 1), 0);
 		assert_non_null(known(s, 1, 1));
 	}
-	assert_int_equal(s->rank[1].core.scan.step_count, 2);
-	assert_int_equal(strlen(ckpt_scan_find(&s->rank[1].core.scan, 2, 3)->attempt), 16);
+	assert_int_equal(s->rank[1].core.lineage->scan.step_count, 2);
+	assert_int_equal(strlen(ckpt_scan_find(&s->rank[1].core.lineage->scan, 2, 3)->attempt), 16);
 }
 
 /* Refused before the claim: that is told as soon as there is one. */

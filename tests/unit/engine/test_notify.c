@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "engine/lineage/claim.h"
+#include "engine/lineage/lineage.h"
 #include "engine/restore/restore_state.h"
 #include "engine/save/save_state.h"
 #include "lib/rank_rig.h"
@@ -78,22 +79,22 @@ static void test_claim_told_after_the_next(void **state)
 		(struct io_fault_rule){.path = "claim-1", .error = -EIO, .count = IO_FAULT_ALWAYS});
 	assert_int_equal(core_rig_claim(&s->rank[0]), 1);
 	rank_rig_sleep(s, 11000);
-	assert_true(s->rank[0].core.claim_untold);
+	assert_true(s->rank[0].core.lineage->claim_untold);
 	rank_rig_begin(s, 0, 1);
 	ckpt_save_post_cancel(s->save[0]);
 	core_rig_run(&s->rank[0]);
 	assert_int_equal(rank_rig_end(s, 0), -ECANCELED);
-	assert_true(s->rank[0].core.claim_telling);
+	assert_true(s->rank[0].core.lineage->claim_telling);
 	/* Rank 0 goes back to the beginning, and its next claim cannot be told either. */
-	s->rank[0].core.generation = 0;
+	s->rank[0].core.lineage->generation = 0;
 	rank_rig_put(s, "claim-2", &other);
 	assert_int_equal(core_rig_claim(&s->rank[0]), 0);
-	assert_true(s->rank[0].core.claim_untold);
+	assert_true(s->rank[0].core.lineage->claim_untold);
 	io_fault_clear(&s->rank[0].fault);
 	rank_rig_sleep(s, 300);
-	assert_false(s->rank[0].core.claim_telling);
+	assert_false(s->rank[0].core.lineage->claim_telling);
 	assert_int_equal(access(rank_rig_told(s, "claim-1"), F_OK), 0);
-	assert_true(s->rank[0].core.claim_untold);
+	assert_true(s->rank[0].core.lineage->claim_untold);
 }
 
 /* A claim that fails is counted, be there no memory to tell it: the others count what they do not hear. */
@@ -116,7 +117,7 @@ static void test_claims_are_counted(void **state)
 		all = ckpt_max_u64(all, core_rig_allocations(&s->rank[0]));
 		assert_true(ckpt_latch_get(&command->latch) & CKPT_DONE_END);
 		assert_true(command->result < 0);
-		assert_int_equal(s->rank[0].core.claim_tries, 1);
+		assert_int_equal(s->rank[0].core.lineage->claim_tries, 1);
 		ckpt_command_unref(command);
 		core_rig_close(&s->rank[0]);
 		s->open[0] = false;
@@ -230,7 +231,7 @@ static void test_fenced(void **state)
 	struct rank_rig *s = *state;
 
 	rank_rig_open_all(s, 2, 2, 600000);
-	s->rank[0].core.fenced = true;
+	s->rank[0].core.lineage->fenced = true;
 	for (uint64_t step = 1; step <= 2; step++) {
 		rank_rig_begin(s, 0, step);
 		rank_rig_begin(s, 1, step);
@@ -325,8 +326,8 @@ static void test_commit_before_the_part(void **state)
 	struct ckpt_buf buf = {0};
 
 	rank_rig_open_all(s, 2, 2, 4000);
-	outcome.verdict.generation = s->rank[0].core.generation;
-	outcome.verdict.nonce = s->rank[0].core.nonce;
+	outcome.verdict.generation = s->rank[0].core.lineage->generation;
+	outcome.verdict.nonce = s->rank[0].core.lineage->nonce;
 	outcome.verdict.step = WRITING + 1;
 	assert_int_equal(ckpt_outcome_encode(&outcome, &buf), 0);
 	rank_rig_put(s, "g1-s1", &buf);

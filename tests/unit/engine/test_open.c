@@ -8,8 +8,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"
+#include "engine/runtime/modules.h"
 #include "lib/core_rig.h"
+#include "lib/fence.h"
 #include "lib/scratch.h"
 #include "lib/store_fixture.h"
 
@@ -144,8 +147,8 @@ static void test_made_meanwhile(void **state)
 	make(s);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_OPEN, .path = MARKER, .error = -ENOENT});
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
-	assert_int_equal(s->rig.core.scan.step_count, 1);
-	assert_string_equal(s->rig.core.marker.run_id, FIXTURE_RUN);
+	assert_int_equal(s->rig.core.lineage->scan.step_count, 1);
+	assert_string_equal(s->rig.core.lineage->marker.run_id, FIXTURE_RUN);
 	core_rig_close(&s->rig);
 }
 
@@ -181,7 +184,7 @@ static void test_scope(void **state)
 	config.dir = s->dir;
 	core_rig_make(&s->rig, &config);
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
-	assert_int_equal(s->rig.core.scan.step_count, 1);
+	assert_int_equal(s->rig.core.lineage->scan.step_count, 1);
 	core_rig_close(&s->rig);
 	config.read_only = false;
 	core_rig_make(&s->rig, &config);
@@ -245,6 +248,41 @@ static void test_no_memory(void **state)
 	open_without_memory(*state, 2);
 }
 
+/* Modules that could not be opened leave nothing, and no pointer to what has gone. fence.c finds what is left. */
+static void test_no_memory_for_modules(void **state)
+{
+	struct scene *s = *state;
+	struct ckpt_core core;
+	size_t blocks;
+	int r = -ENOMEM;
+
+	core_rig_open(&s->rig,
+		&(struct core_rig_config){.dir = s->dir, .world = RANKS, .remote = s->dir});
+	blocks = fence_blocks();
+	for (size_t n = 1; r < 0; n++) {
+		ckpt_error_clear(&s->rig.err);
+		core_rig_count_allocations(&s->rig, n);
+		r = ckpt_modules_open(&core, &s->rig.core.parts, &s->rig.core.config, &s->rig.err);
+		core_rig_count_allocations(&s->rig, 0);
+		if (r == 0) {
+			/* The core, its exchange, its modules: each has allocated something. */
+			assert_true(n > 6);
+			ckpt_modules_close(&core);
+		} else {
+			assert_int_equal(r, -ENOMEM);
+			assert_int_equal(s->rig.err.code, -ENOMEM);
+		}
+		assert_int_equal(fence_blocks(), blocks);
+		assert_null(core.store);
+		assert_null(core.exchange);
+		assert_null(core.lineage);
+		assert_null(core.saver);
+		assert_null(core.seen_tombstones);
+		assert_null(core.upload_queue);
+	}
+	core_rig_close(&s->rig);
+}
+
 /* Of an earlier start of the job. */
 static void leave_session(struct scene *s)
 {
@@ -277,8 +315,8 @@ static void test_left_behind(void **state)
 	leave_session(s);
 	config.dir = s->dir;
 	core_rig_open(&s->rig, &config);
-	assert_int_equal(s->rig.core.sessions.count, 1);
-	assert_string_equal(s->rig.core.sessions.names, "older");
+	assert_int_equal(s->rig.core.lineage->sessions.count, 1);
+	assert_string_equal(s->rig.core.lineage->sessions.names, "older");
 	core_rig_close(&s->rig);
 }
 
@@ -293,7 +331,7 @@ static void test_used_session(void **state)
 	config.dir = s->dir;
 	core_rig_open(&s->rig, &config);
 	/* Rank 0 sweeps. */
-	assert_null(s->rig.core.sessions.names);
+	assert_null(s->rig.core.lineage->sessions.names);
 	core_rig_close(&s->rig);
 	core_rig_make(&s->rig, &config);
 	s->rig.random = 2000;
@@ -359,7 +397,7 @@ static void test_made_for_a_node(void **state)
 
 	config.dir = s->dir;
 	core_rig_open(&s->rig, &config);
-	assert_false(s->rig.core.marker.shared);
+	assert_false(s->rig.core.lineage->marker.shared);
 	core_rig_close(&s->rig);
 	config.node_store = false;
 	config.world = RANKS;
@@ -422,11 +460,12 @@ static void test_ranks_of_a_node(void **state)
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_true(has_ended(s, i));
 		assert_int_equal(s->command[i]->result, 0);
-		assert_false(s->rank[i].core.marker.shared);
+		assert_false(s->rank[i].core.lineage->marker.shared);
 	}
-	assert_string_equal(s->rank[0].core.marker.run_id, s->rank[1].core.marker.run_id);
+	assert_string_equal(
+		s->rank[0].core.lineage->marker.run_id, s->rank[1].core.lineage->marker.run_id);
 	/* What the nodes say to each other is in none of their stores. */
-	assert_null(s->rank[0].core.sessions.names);
+	assert_null(s->rank[0].core.lineage->sessions.names);
 	end_on_a_node(s);
 }
 
@@ -476,6 +515,7 @@ int main(void)
 		SCENE(test_marker_not_known),
 		SCENE(test_scope),
 		SCENE(test_no_memory),
+		SCENE(test_no_memory_for_modules),
 		SCENE(test_left_behind),
 		SCENE(test_used_session),
 		SCENE(test_patience),

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/lineage/claim.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/saver.h"
 #include "lib/rank_rig.h"
 #include "lib/scratch.h"
@@ -29,13 +30,14 @@ static void test_together(void **state)
 			assert_int_equal(rank_rig_end(s, rank), 0);
 	}
 	/* All know the step as its manifest says it is. */
-	const struct ckpt_scan_step *first = ckpt_scan_find(&s->rank[0].core.scan, 1, 4);
+	const struct ckpt_scan_step *first = ckpt_scan_find(&s->rank[0].core.lineage->scan, 1, 4);
 	assert_true(first->bytes > RANK_RIG_RANKS * 4096);
-	assert_int_equal(s->rank[0].core.scan.step_count, 4);
+	assert_int_equal(s->rank[0].core.lineage->scan.step_count, 4);
 	for (uint32_t rank = 1; rank < RANK_RIG_RANKS; rank++) {
-		const struct ckpt_scan_step *other = ckpt_scan_find(&s->rank[rank].core.scan, 1, 4);
+		const struct ckpt_scan_step *other =
+			ckpt_scan_find(&s->rank[rank].core.lineage->scan, 1, 4);
 		/* Whoever removes none need not remember them. */
-		assert_int_equal(s->rank[rank].core.scan.step_count, 1);
+		assert_int_equal(s->rank[rank].core.lineage->scan.step_count, 1);
 		assert_string_equal(other->attempt, first->attempt);
 		assert_int_equal(other->bytes, first->bytes);
 	}
@@ -201,7 +203,7 @@ static void test_late_for_the_exchange(void **state)
 	for (uint32_t rank = 0; rank < 2; rank++) {
 		s->rank[rank].core.config.node_store = true;
 		s->rank[rank].core.config.node_leader = rank;
-		s->rank[rank].core.marker.shared = false;
+		s->rank[rank].core.lineage->marker.shared = false;
 	}
 	memcpy(s->rank[1].core.config.node, "other", sizeof("other"));
 	rank_rig_begin(s, 1, 1);
@@ -214,7 +216,7 @@ static void test_late_for_the_exchange(void **state)
 	rank_rig_check_says(s, 0, "rank 1 on node other has not heard how it ended");
 	assert_int_equal(access(rank_rig_manifest(s, 1), F_OK), -1);
 	assert_int_equal(scratch_count(scratch_join(s->dir, "g000001")), 0);
-	assert_null(ckpt_scan_find(&s->rank[0].core.scan, 1, 1));
+	assert_null(ckpt_scan_find(&s->rank[0].core.lineage->scan, 1, 1));
 	/* And the next one is committed. */
 	rank_rig_begin(s, 0, 2);
 	rank_rig_begin(s, 1, 2);
@@ -308,14 +310,14 @@ static void test_read_by_nobody(void **state)
 	struct rank_rig *s = *state;
 
 	rank_rig_open_all(s, 1, 2, 4000);
-	s->rank[0].core.marker.shared = false;
+	s->rank[0].core.lineage->marker.shared = false;
 	rank_rig_begin(s, 0, 1);
 	rank_rig_tell(s, 1, (struct rank_rig_word){.rank = 1, .as = 1, .index_bytes = 10});
 	for (unsigned i = 0; i < 200 && !rank_rig_ended(s, 0); i++)
 		core_rig_sleep(&s->rank[0], 5);
 	assert_int_equal(rank_rig_end(s, 0), 0);
 	assert_false(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, ""));
-	s->rank[0].core.marker.shared = true;
+	s->rank[0].core.lineage->marker.shared = true;
 	ckpt_free(s->rank[0].core.saver->agreed);
 	s->rank[0].core.saver->agreed = NULL;
 	rank_rig_begin(s, 0, 2);

@@ -2,6 +2,8 @@
 /* What is noted of a step that was read and found bad, on disk and by the engine, and what is told. */
 #include "lib/test.h"
 
+#include "engine/lineage/lineage.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +32,7 @@ static int read_it(struct core_scene *s)
 
 static const struct ckpt_scan_step *known(struct core_rig *rig)
 {
-	return ckpt_scan_find(&rig->core.scan, 1, 10);
+	return ckpt_scan_find(&rig->core.lineage->scan, 1, 10);
 }
 
 /* What this engine knows is what was said, as much of it as a note holds. */

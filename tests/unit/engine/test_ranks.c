@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "engine/lineage/lineage.h"
 #include "engine/restore/restore_state.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
@@ -341,7 +342,7 @@ static void test_other_bytes(void **state)
 		/* Where every node had a store each may have its own: a restore does not make much of it. */
 		bool apart = s->step.step == 30;
 		s->step.node = s->step.step <= 40 ? NULL : "one";
-		s->rig.core.marker.shared = !apart;
+		s->rig.core.lineage->marker.shared = !apart;
 		if (!differ)
 			memcpy(s->own[3], s->own[1], sizeof(s->own[1]));
 		fixture_commit(&s->step);

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "engine/copy/upload_queue.h"
+#include "engine/lineage/lineage.h"
 #include "format/remote_record.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
@@ -383,7 +384,7 @@ static void test_too_late(void **state)
 	assert_int_equal(core_rig_save(&s->rig, 1), 0);
 	core_rig_sleep(&s->rig, 6000);
 	ckpt_upload_queue_stop(core);
-	assert_int_equal(ckpt_scan_put(&core->scan, &late), 0);
+	assert_int_equal(ckpt_scan_put(&core->lineage->scan, &late), 0);
 	struct ckpt_upload_entry *entry = ckpt_upload_entry_new();
 	assert_non_null(entry);
 	ckpt_upload_queue_add(core, entry, 1, 2, 10, NULL);

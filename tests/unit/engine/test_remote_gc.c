@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "engine/copy/remote_gc.h"
 #include "engine/copy/upload_queue.h"
+#include "engine/lineage/lineage.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
 #include "remote_scene.h"
@@ -43,7 +44,7 @@ static void test_keeps(void **state)
 	}
 	assert_int_equal(rig.core.stats.remote_steps_removed, 3);
 	/* What is here stays here. */
-	assert_int_equal(ckpt_lineage_count(&rig.core.scan), 6);
+	assert_int_equal(ckpt_lineage_count(&rig.core.lineage->scan), 6);
 	core_rig_close(&rig);
 	assert_int_equal(verify(s), 3);
 }

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "engine/lineage/claim.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/save_state.h"
 #include "lib/hang_inbox.h"
 #include "lib/rig.h"
@@ -114,7 +115,7 @@ static void test_committed(void **state)
 	assert_true(ckpt_save_started(save));
 	await_latch(ckpt_save_latch(save), CKPT_DONE_GONE);
 	assert_true(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_LOCAL);
-	assert_int_equal(atomic_load(&save->generation), s->rig.core.generation);
+	assert_int_equal(atomic_load(&save->generation), s->rig.core.lineage->generation);
 	assert_true(atomic_load(&save->local_ns) >= atomic_load(&save->stage_ns));
 	assert_true(atomic_load(&save->stage_ns) > 0);
 	assert_int_equal(s->rig.core.stats.last_local_ns, atomic_load(&save->local_ns));

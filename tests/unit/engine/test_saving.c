@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "engine/gc/gc.h"
+#include "engine/lineage/lineage.h"
 #include "engine/runtime/commands.h"
 #include "engine/save/plan.h"
 #include "engine/save/save_state.h"
@@ -274,10 +275,11 @@ static void test_alone_on_a_node(void **state)
 	struct core_scene *s = *state;
 
 	open_rig(s, &(struct core_rig_config){.node_store = true});
-	assert_false(s->rig.core.marker.shared);
+	assert_false(s->rig.core.lineage->marker.shared);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .error = -ENOSPC});
 	assert_int_equal(core_rig_save(&s->rig, 1), -ENOSPC);
-	assert_int_equal(ckpt_scan_find(&s->rig.core.scan, 1, 1)->state, CKPT_STEP_ABORTED);
+	assert_int_equal(
+		ckpt_scan_find(&s->rig.core.lineage->scan, 1, 1)->state, CKPT_STEP_ABORTED);
 	assert_int_equal(scratch_count(scratch_join(s->dir, "g000001/step-0000000001")), 1);
 	assert_non_null(scratch_find(s->dir, "step-0000000001/manifest.json"));
 	assert_int_equal(core_rig_save(&s->rig, 2), 0);
@@ -486,8 +488,8 @@ static void test_alone_on_its_node(void **state)
 		       .op = CKPT_IO_OP_WRITE, .path = ".safetensors", .error = -ENOSPC});
 	assert_int_equal(core_rig_save(&s->rig, 3), -ENOSPC);
 	for (uint64_t step = 2; step <= 3; step++)
-		assert_int_equal(
-			ckpt_scan_find(&s->rig.core.scan, 1, step)->state, CKPT_STEP_ABORTED);
+		assert_int_equal(ckpt_scan_find(&s->rig.core.lineage->scan, 1, step)->state,
+			CKPT_STEP_ABORTED);
 	assert_non_null(scratch_find(scratch_join(s->dir, "g000001/step-0000000003"), ".json"));
 }
 
@@ -518,7 +520,7 @@ static void test_no_record(void **state)
 			       .error = errors[step - 1]});
 		assert_int_equal(core_rig_save(&s->rig, step), -ENOSPC);
 		assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "no abort record for step"));
-		assert_null(ckpt_scan_find(&s->rig.core.scan, 1, step));
+		assert_null(ckpt_scan_find(&s->rig.core.lineage->scan, 1, step));
 	}
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "engine/lineage/lineage.h"
 #include "lib/core_scene.h"
 #include "lib/scratch.h"
 
@@ -31,7 +32,7 @@ static void make(struct core_scene *s)
 
 static const struct ckpt_scan_step *find(struct core_scene *s, uint64_t step)
 {
-	const struct ckpt_scan_step *found = ckpt_scan_find(&s->rig.core.scan, 1, step);
+	const struct ckpt_scan_step *found = ckpt_scan_find(&s->rig.core.lineage->scan, 1, step);
 
 	assert_non_null(found);
 	return found;
@@ -58,7 +59,7 @@ static void test_whole(void **state)
 	}
 	make(s);
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
-	assert_string_equal(s->rig.core.scan.run_id, FIXTURE_RUN);
+	assert_string_equal(s->rig.core.lineage->scan.run_id, FIXTURE_RUN);
 	assert_int_equal(find(s, 10)->state, CKPT_STEP_COMMITTED);
 	assert_int_equal(find(s, 10)->bytes, bytes);
 	assert_int_equal(find(s, 10)->world, 2);
@@ -169,7 +170,7 @@ static void test_end_of_listing(void **state)
 	make(s);
 	s->rig.fault.tap.after = lengthen;
 	assert_int_equal(core_rig_open_store(&s->rig), 0);
-	assert_int_equal(s->rig.core.scan.step_count, 1);
+	assert_int_equal(s->rig.core.lineage->scan.step_count, 1);
 	core_rig_close(&s->rig);
 }
 
@@ -189,8 +190,8 @@ static void test_no_memory(void **state)
 		done = core_rig_allocations(&s->rig) < n;
 		if (r == 0) {
 			const struct ckpt_scan_step *step = find(s, 10);
-			assert_int_equal(ckpt_scan_newest(&s->rig.core.scan), 3);
-			assert_int_equal(s->rig.core.scan.gen_count, 2);
+			assert_int_equal(ckpt_scan_newest(&s->rig.core.lineage->scan), 3);
+			assert_int_equal(s->rig.core.lineage->scan.gen_count, 2);
 			if (step->state != CKPT_STEP_COMMITTED) {
 				assert_int_equal(step->state, CKPT_STEP_BROKEN);
 				assert_int_equal(step->code, -ENOMEM);
@@ -226,7 +227,7 @@ static void test_tombstones(void **state)
 	scratch_put(s->dir, "/g000001/step-0000000008.tombstone.tmp-0123456789abcdef", "");
 	scratch_put(s->dir, "/g000001/step-7.tombstone", "");
 	assert_int_equal(requests_of_a_scan(s), without);
-	assert_int_equal(s->rig.core.scan.step_count, 2);
+	assert_int_equal(s->rig.core.lineage->scan.step_count, 2);
 	assert_true(find(s, 10)->deleting);
 	assert_int_equal(find(s, 10)->state, CKPT_STEP_COMMITTED);
 	assert_true(find(s, 9)->deleting);

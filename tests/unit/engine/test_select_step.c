@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/lineage/lineage.h"
 #include "engine/restore/restore_state.h"
 #include "lib/core_scene.h"
 #include "lib/scratch.h"
@@ -244,7 +245,7 @@ static void test_nothing_but_elsewhere(void **state)
 	for (size_t i = 0; i < STEPS; i++)
 		fixture_abort(s->dir, 1, s->steps[i].step);
 	assert_int_equal(latest(s, &step), CKPT_ENOSTEP);
-	s->rig.core.lineage_elsewhere = true;
+	s->rig.core.lineage->elsewhere = true;
 	assert_int_equal(latest(s, &step), CKPT_EOTHERNODE);
 	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(1), CKPT_SINK_MEMORY), CKPT_ENOSTEP);
 }

@@ -15,6 +15,7 @@
 
 #include "engine/copy/upload.h"
 #include "engine/copy/upload_queue.h"
+#include "engine/lineage/lineage.h"
 #include "engine/shard/shard.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
@@ -137,8 +138,8 @@ static bool is_whole(struct scene *s)
 	struct core_rig rig;
 
 	core_rig_open(&rig, &(struct core_rig_config){.dir = s->there, .read_only = true});
-	bool found = rig.core.scan.step_count == 1 &&
-		     rig.core.scan.steps[0].state == CKPT_STEP_COMMITTED;
+	bool found = rig.core.lineage->scan.step_count == 1 &&
+		     rig.core.lineage->scan.steps[0].state == CKPT_STEP_COMMITTED;
 	if (found)
 		assert_int_equal(core_rig_read(&rig, 10, CKPT_SINK_NONE), 0);
 	core_rig_close(&rig);

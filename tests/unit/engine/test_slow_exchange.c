@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
 #include "engine/save/save_state.h"
 #include "exchange/exchange_dir.h"
 #include "lib/core_rig.h"
@@ -152,9 +153,9 @@ static void tell(struct scene *s, uint32_t rank, int code)
 	const struct ckpt_core *core = &s->rig.core;
 	struct ckpt_rank_record record = {.verdict = {.code = code,
 						  .reason = "the test says so",
-						  .generation = core->generation,
+						  .generation = core->lineage->generation,
 						  .step = 1,
-						  .nonce = core->nonce},
+						  .nonce = core->lineage->nonce},
 		.rank = {.rank = rank,
 			.node = "other",
 			.attempt = "0123456789abcdef",
@@ -164,7 +165,7 @@ static void tell(struct scene *s, uint32_t rank, int code)
 	struct ckpt_buf buf = {0};
 
 	assert_int_equal(ckpt_rank_record_encode(&record, &buf), 0);
-	ckpt_key_rank(key, core->generation, 1, rank);
+	ckpt_key_rank(key, core->lineage->generation, 1, rank);
 	FILE *file = fopen(scratch_join(s->dir, scratch_join("exchange/rig", key)), "wx");
 	assert_non_null(file);
 	assert_int_equal(fwrite(buf.data, 1, buf.len, file), buf.len);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/lineage/lineage.h"
 #include "engine/lineage/step_exists.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
@@ -95,7 +96,8 @@ static void check_not_accused(struct scene *s, uint64_t step)
 {
 	assert_false(is_noted(s, step));
 	for (unsigned i = 0; i < s->world; i++) {
-		const struct ckpt_scan_step *known = ckpt_scan_find(&s->rank[i].core.scan, 1, step);
+		const struct ckpt_scan_step *known =
+			ckpt_scan_find(&s->rank[i].core.lineage->scan, 1, step);
 		assert_true(!known || known->state != CKPT_STEP_QUARANTINED);
 		assert_false(core_rig_logged(&s->rank[i], CKPT_LOG_ERROR, "quarantined"));
 	}

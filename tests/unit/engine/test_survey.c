@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "engine/lineage/lineage.h"
 #include "engine/save/rank_schema_survey.h"
 #include "engine/save/save_state.h"
 #include "lib/named.h"
@@ -327,7 +328,7 @@ static void test_nothing_here(void **state)
 	struct rank_rig *s = *state;
 
 	rank_rig_open(s, 0, 1, 60000);
-	s->rank[0].core.marker.shared = false;
+	s->rank[0].core.lineage->marker.shared = false;
 	struct ckpt_schema_survey survey = {.core = &s->rank[0].core,
 		.pick = &pick,
 		.window = 100,
