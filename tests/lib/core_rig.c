@@ -19,6 +19,7 @@
 #include "engine/runtime/commands.h"
 #include "engine/runtime/modules.h"
 #include "lib/fence.h"
+#include "staging/ledger.h"
 
 #define BLOCK       UINT32_C(65536)
 #define CHUNK       UINT64_C(16384)

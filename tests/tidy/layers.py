@@ -33,12 +33,7 @@ KNOWN_CIRCLES = (
     {"codec/adam", "codec/codec", "codec/codec_memory", "codec/predict"},
     {"device/cuda_batch", "device/cuda_state"},
     {"staging/pool", "staging/reader_quota"},
-    {
-        "engine/core/core",
-        "engine/core/pool_allowance",
-        "engine/core/pool_growth",
-        "engine/core/pool_shrink",
-    },
+    {"engine/core/pool_growth", "engine/core/pool_shrink"},
     {"engine/lineage/open", "engine/lineage/open_catchup", "engine/lineage/open_sync"},
     {"engine/shard/read", "engine/shard/read_block"},
     {"engine/copy/record_writer", "engine/copy/remote_gc", "engine/copy/upload_queue"},

@@ -118,7 +118,7 @@ void ckpt_core_destroy(struct ckpt_core *core)
 bool ckpt_core_idle(const struct ckpt_core *core)
 {
 	return !core->save && !core->restores && !core->gc && core->commands == 0 &&
-	       !ckpt_pool_growth_active(core) && !core->sched.head;
+	       !core->sched.head;
 }
 
 /* Fires what is due and returns the next deadline. */

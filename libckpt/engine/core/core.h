@@ -17,25 +17,25 @@
 #include "base/task.h"
 #include "base/timer.h"
 #include "device/devices.h"
-#include "engine/core/pool_allowance.h"
-#include "engine/core/pool_growth.h"
-#include "engine/core/pool_shrink.h"
 #include "exchange/exchange.h"
 #include "format/catalog.h"
 #include "format/manifest.h"
 #include "staging/pool.h"
 #include "store/store.h"
 
+struct ckpt_allowance;
 struct ckpt_core;
 struct ckpt_deletion;
 struct ckpt_exchange_call;
 struct ckpt_lineage;
+struct ckpt_pool_growth;
 struct ckpt_remote_gc;
 struct ckpt_seen_tombstones;
 struct ckpt_upload_queue;
 struct ckpt_save;
 struct ckpt_saver;
 struct ckpt_restore;
+struct ckpt_shrink;
 
 /* Bits that an operation's latch answers with. */
 #define CKPT_DONE_EAGER  1u /* save: of the eager blocks what is below at FED */
@@ -160,16 +160,14 @@ struct ckpt_core {
 	int eventfd;               /* -1: none; written at every change of a latch */
 	atomic_uint unchecked;     /* enum ckpt_unchecked: that it is so was said */
 	char unchecked_boxes[160]; /* written once, before CKPT_UNCHECKED_BOXES is set */
-	unsigned commands;         /* under way */
+	unsigned commands;         /* under way, and tasks of modules that the closer waits for */
 	bool closing;
 	struct ckpt_task *closer; /* woken when something that was under way has ended */
 
-	/* Staging. */
-	struct ckpt_pool_growth growth;
-	struct ckpt_shrink shrink;
-	struct ckpt_allowance allowance; /* of the jobs of both */
-
 	/* What modules own; opened and closed by runtime/modules.c. */
+	struct ckpt_pool_growth *growth;  /* core/: more staging memory */
+	struct ckpt_shrink *shrink;       /* core/: less of it */
+	struct ckpt_allowance *allowance; /* core/: how much this rank may have */
 	struct ckpt_exchange_call *calls; /* ranks/: under way */
 	struct ckpt_lineage *lineage;     /* lineage/: what the store holds, and the generation */
 	bool unlocked;      /* shard/: that a shard which is sent could not be locked was said */

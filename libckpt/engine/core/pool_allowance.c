@@ -8,7 +8,7 @@
 
 static struct ckpt_ledger *ledger_of(const struct ckpt_core *core)
 {
-	return core->allowance.failed ? NULL : core->parts.ledger;
+	return core->allowance->failed ? NULL : core->parts.ledger;
 }
 
 static void divide(struct ckpt_allowance *a, uint32_t ranks)
@@ -21,7 +21,7 @@ static void divide(struct ckpt_allowance *a, uint32_t ranks)
 
 int ckpt_allowance_begin(struct ckpt_core *core, uint64_t need)
 {
-	struct ckpt_allowance *a = &core->allowance;
+	struct ckpt_allowance *a = core->allowance;
 	struct ckpt_ledger *ledger = ledger_of(core);
 	int r;
 
@@ -52,7 +52,7 @@ int ckpt_allowance_begin(struct ckpt_core *core, uint64_t need)
 
 void ckpt_allowance_end(struct ckpt_core *core, uint64_t have)
 {
-	struct ckpt_allowance *a = &core->allowance;
+	struct ckpt_allowance *a = core->allowance;
 
 	if (a->open)
 		a->failed = ckpt_ledger_end(core->parts.ledger, have);
@@ -61,7 +61,7 @@ void ckpt_allowance_end(struct ckpt_core *core, uint64_t have)
 
 void ckpt_allowance_alone(struct ckpt_core *core)
 {
-	struct ckpt_allowance *a = &core->allowance;
+	struct ckpt_allowance *a = core->allowance;
 
 	CKPT_ASSERT(!a->open);
 	a->alone = true;
@@ -71,7 +71,7 @@ void ckpt_allowance_alone(struct ckpt_core *core)
 
 bool ckpt_allowance_agreed(struct ckpt_core *core)
 {
-	struct ckpt_allowance *a = &core->allowance;
+	struct ckpt_allowance *a = core->allowance;
 
 	if (a->failed && !a->told)
 		ckpt_log(core->parts.log, CKPT_LOG_INFO,
@@ -84,7 +84,7 @@ bool ckpt_allowance_agreed(struct ckpt_core *core)
 
 void ckpt_allowance_say_missing(struct ckpt_core *core)
 {
-	struct ckpt_allowance *a = &core->allowance;
+	struct ckpt_allowance *a = core->allowance;
 
 	if (a->told_missing || a->present == 0 || a->present >= core->config.sharers)
 		return;

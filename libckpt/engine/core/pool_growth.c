@@ -5,8 +5,11 @@
 #include <errno.h>
 #include <stdio.h>
 
+#include "base/alloc.h"
 #include "base/error.h"
 #include "engine/core/core.h"
+#include "engine/core/pool_allowance.h"
+#include "engine/core/pool_shrink.h"
 
 /* A job's: the copies of the save wait behind it. */
 #define TOUCH_BYTES (UINT64_C(8) << 20)
@@ -72,7 +75,7 @@ static void decide_work(struct ckpt_job *job)
 	}
 	if (g->job.result < 0)
 		return;
-	g->allowed = slots_in(g, core->allowance.bytes);
+	g->allowed = slots_in(g, core->allowance->bytes);
 	set_target(g);
 	ckpt_allowance_end(core, bytes_of(g, g->target));
 	if (g->target == g->ready)
@@ -107,7 +110,7 @@ static int look_again(struct ckpt_pool_growth *g)
 	g->looked = g->touched;
 	ckpt_pool_look(g->core->parts.pool, &now);
 	if (now.available >= left &&
-		now.available - left >= g->core->allowance.memory.available / REST)
+		now.available - left >= g->core->allowance->memory.available / REST)
 		return 0;
 	return ckpt_fail(&g->job.error, -ENOMEM,
 		"memory has been taken meanwhile, and %llu MiB are available because of %s",
@@ -177,7 +180,7 @@ static void tell_work(struct ckpt_job *job)
 static void word_bound(const struct ckpt_pool_growth *g, char *text, size_t size)
 {
 	unsigned most = ckpt_pool_most(g->core->parts.pool);
-	const struct ckpt_allowance *a = &g->core->allowance;
+	const struct ckpt_allowance *a = g->core->allowance;
 
 	if (g->error.code < 0)
 		(void)snprintf(text, size, "%s", g->error.message);
@@ -209,8 +212,8 @@ static void say(struct ckpt_pool_growth *g)
 	unsigned long long need = (bytes_of(g, g->shard) + (1 << 20) - 1) >> 20;
 	char bound[sizeof(g->error.message)];
 
-	g->agreed = ckpt_allowance_agreed(core) && !core->allowance.alone;
-	if (core->allowance.alone)
+	g->agreed = ckpt_allowance_agreed(core) && !core->allowance->alone;
+	if (core->allowance->alone)
 		ckpt_log(core->parts.log, CKPT_LOG_INFO,
 			"%s: another rank of this node does not let go of the file by which they "
 			"agree on staging memory: this one takes an even share",
@@ -227,7 +230,7 @@ static void say(struct ckpt_pool_growth *g)
 	if (g->told)
 		return;
 	/* What they agree on later is another reason. */
-	g->told = !core->allowance.alone;
+	g->told = !core->allowance->alone;
 	word_bound(g, bound, sizeof(bound));
 	ckpt_log(core->parts.log, CKPT_LOG_WARN,
 		"%s: staging memory is %llu MiB, and this rank's shard takes %llu MiB: %s. A save "
@@ -337,7 +340,10 @@ static int grow_body(struct ckpt_task *task)
 
 static void grow_done(struct ckpt_task *task)
 {
-	ckpt_task_wake(CKPT_CONTAINER(task, struct ckpt_pool_growth, task)->core->closer);
+	struct ckpt_core *core = CKPT_CONTAINER(task, struct ckpt_pool_growth, task)->core;
+
+	core->commands--;
+	ckpt_task_wake(core->closer);
 }
 
 /* Whether this save asks for more. Where memory is too little, later ones do so as well: another program may end. */
@@ -372,7 +378,7 @@ static bool is_still(struct ckpt_pool_growth *g, size_t blocks)
 
 void ckpt_pool_growth_want(struct ckpt_core *core, size_t blocks)
 {
-	struct ckpt_pool_growth *g = &core->growth;
+	struct ckpt_pool_growth *g = core->growth;
 
 	g->wanted = ckpt_shrink_active(core) ? blocks : 0;
 	/* The user has set the size; or it is being decided, and the next save asks again. */
@@ -381,22 +387,42 @@ void ckpt_pool_growth_want(struct ckpt_core *core, size_t blocks)
 		return;
 	g->core = core;
 	ckpt_error_clear(&g->error);
-	if (is_still(g, blocks))
+	if (is_still(g, blocks)) {
 		say(g);
-	else
-		ckpt_task_start(&g->task, &core->sched, grow_body, grow_done);
+		return;
+	}
+	core->commands++;
+	ckpt_task_start(&g->task, &core->sched, grow_body, grow_done);
 }
 
 void ckpt_pool_growth_retry(struct ckpt_core *core)
 {
-	size_t blocks = core->growth.wanted;
+	size_t blocks = core->growth->wanted;
 
-	core->growth.wanted = 0;
+	core->growth->wanted = 0;
 	if (blocks > 0 && core->save && !core->closing)
 		ckpt_pool_growth_want(core, blocks);
 }
 
 bool ckpt_pool_growth_active(const struct ckpt_core *core)
 {
-	return ckpt_task_active(&core->growth.task) || ckpt_shrink_active(core);
+	return ckpt_task_active(&core->growth->task) || ckpt_shrink_active(core);
+}
+
+int ckpt_pool_growth_open(struct ckpt_core *core)
+{
+	core->growth = ckpt_alloc(sizeof(*core->growth));
+	core->shrink = ckpt_alloc(sizeof(*core->shrink));
+	core->allowance = ckpt_alloc(sizeof(*core->allowance));
+	return core->growth && core->shrink && core->allowance ? 0 : -ENOMEM;
+}
+
+void ckpt_pool_growth_close(struct ckpt_core *core)
+{
+	ckpt_free(core->growth);
+	ckpt_free(core->shrink);
+	ckpt_free(core->allowance);
+	core->growth = NULL;
+	core->shrink = NULL;
+	core->allowance = NULL;
 }

@@ -44,6 +44,10 @@ struct ckpt_pool_growth {
 	unsigned allowed; /* this rank's share of the memory */
 };
 
+/* Makes core->growth, core->shrink and core->allowance. -ENOMEM. */
+int ckpt_pool_growth_open(struct ckpt_core *core);
+/* When nothing is under way. What was not opened is not closed. */
+void ckpt_pool_growth_close(struct ckpt_core *core);
 /* The core's thread: a save has begun whose shard has so many blocks. */
 void ckpt_pool_growth_want(struct ckpt_core *core, size_t blocks);
 /* Likewise: no memory is being given back any more. */

@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "engine/core/core.h"
+#include "engine/core/pool_allowance.h"
+#include "engine/core/pool_growth.h"
 
 /* At most, where no GPU has pinned it: a save that comes meanwhile does without it. */
 #define PART_BYTES (UINT64_C(64) << 20)
@@ -45,14 +47,14 @@ static void decide_work(struct ckpt_job *job)
 	struct ckpt_shrink *s = shrink_of(job);
 	struct ckpt_core *core = s->core;
 	const struct ckpt_pool *pool = core->parts.pool;
-	size_t shard = s->needed ? s->needed : core->growth.shard;
+	size_t shard = s->needed ? s->needed : core->growth->shard;
 	uint64_t keep = UINT64_MAX;
 
 	s->job.result =
 		ckpt_allowance_begin(core, bytes_of(s, (uint64_t)shard + CKPT_POOL_SLOTS_MIN));
 	if (s->job.result < 0)
 		return;
-	s->pressed = is_short(&core->allowance);
+	s->pressed = is_short(core->allowance);
 	/* Until it is given back it is had. */
 	ckpt_allowance_end(core, ckpt_pool_bytes(pool));
 	if (s->needed)
@@ -60,7 +62,7 @@ static void decide_work(struct ckpt_job *job)
 	/* The others give back as well: what they have beyond their shares does not count. */
 	if (s->pressed)
 		keep = ckpt_min_u64(keep,
-			slots_in(s, ckpt_max_u64(core->allowance.bytes, core->allowance.share)));
+			slots_in(s, ckpt_max_u64(core->allowance->bytes, core->allowance->share)));
 	keep = ckpt_max_u64(keep, ckpt_pool_least(pool));
 	s->keep = (unsigned)ckpt_min_u64(keep, ckpt_pool_slots(pool));
 }
@@ -156,8 +158,8 @@ static void say(const struct ckpt_shrink *s)
 			"%s: staging memory was lowered by %llu MiB to %llu MiB: only %llu MiB of "
 			"memory are available because of %s",
 			core->parts.label, given, have,
-			(unsigned long long)core->allowance.memory.available >> 20,
-			core->allowance.memory.bound);
+			(unsigned long long)core->allowance->memory.available >> 20,
+			core->allowance->memory.bound);
 	else
 		ckpt_log(core->parts.log, CKPT_LOG_INFO,
 			"%s: staging memory was lowered by %llu MiB to %llu MiB: the last %d saves "
@@ -168,7 +170,7 @@ static void say(const struct ckpt_shrink *s)
 /* A shard that is larger than this makes the pool grow again. */
 static void note_given(struct ckpt_shrink *s)
 {
-	struct ckpt_pool_growth *g = &s->core->growth;
+	struct ckpt_pool_growth *g = s->core->growth;
 
 	if (s->needed)
 		g->shard = s->needed;
@@ -258,13 +260,14 @@ static void shrink_done(struct ckpt_task *task)
 {
 	struct ckpt_core *core = CKPT_CONTAINER(task, struct ckpt_shrink, task)->core;
 
+	core->commands--;
 	ckpt_pool_growth_retry(core);
 	ckpt_task_wake(core->closer);
 }
 
 void ckpt_shrink_note(struct ckpt_core *core, size_t blocks)
 {
-	struct ckpt_shrink *s = &core->shrink;
+	struct ckpt_shrink *s = core->shrink;
 
 	s->largest = blocks > s->largest ? blocks : s->largest;
 	s->saves++;
@@ -272,7 +275,7 @@ void ckpt_shrink_note(struct ckpt_core *core, size_t blocks)
 
 void ckpt_shrink_want(struct ckpt_core *core)
 {
-	struct ckpt_shrink *s = &core->shrink;
+	struct ckpt_shrink *s = core->shrink;
 	const struct ckpt_pool *pool = core->parts.pool;
 
 	/* The user has set the size, or it has not grown. */
@@ -283,10 +286,11 @@ void ckpt_shrink_want(struct ckpt_core *core)
 	s->given = 0;
 	s->seen = s->saves;
 	s->needed = s->saves >= SAVES ? s->largest : 0;
+	core->commands++;
 	ckpt_task_start(&s->task, &core->sched, shrink_body, shrink_done);
 }
 
 bool ckpt_shrink_active(const struct ckpt_core *core)
 {
-	return ckpt_task_active(&core->shrink.task);
+	return ckpt_task_active(&core->shrink->task);
 }

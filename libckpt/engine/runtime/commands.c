@@ -151,8 +151,7 @@ int ckpt_closer_body(struct ckpt_task *task)
 	(void)ckpt_core_stop_clients(core, NULL);
 	/* The one command left is this one. */
 	CKPT_AWAIT(task, !core->save && !core->gc && !core->restores &&
-				 ckpt_upload_queue_ended(core) && !ckpt_pool_growth_active(core) &&
-				 core->commands == 1);
+				 ckpt_upload_queue_ended(core) && core->commands == 1);
 	core->closer = NULL;
 	CKPT_AWAIT(task, ckpt_core_stop_clients(core, task));
 	if (core->lineage->holder.fd >= 0) {

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "engine/copy/upload_queue.h"
+#include "engine/core/pool_growth.h"
 #include "engine/gc/gc.h"
 #include "engine/lineage/lineage.h"
 #include "engine/save/commit.h"
@@ -40,7 +41,9 @@ int ckpt_modules_open(struct ckpt_core *core, const struct ckpt_core_parts *part
 	if (r < 0)
 		return r;
 	core->hooks = &hooks;
-	r = ckpt_lineage_open(core);
+	r = ckpt_pool_growth_open(core);
+	if (r == 0)
+		r = ckpt_lineage_open(core);
 	if (r == 0)
 		r = ckpt_gc_open(core);
 	if (r == 0)
@@ -61,5 +64,6 @@ void ckpt_modules_close(struct ckpt_core *core)
 	ckpt_saver_close(core);
 	ckpt_gc_close(core);
 	ckpt_lineage_close(core);
+	ckpt_pool_growth_close(core);
 	ckpt_core_destroy(core);
 }

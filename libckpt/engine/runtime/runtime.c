@@ -22,6 +22,7 @@
 #include "engine/save/saver.h"
 #include "exchange/exchange_server.h"
 #include "format/layout.h"
+#include "staging/ledger.h"
 
 #define CLOSE_TIMEOUT_MS 10000
 

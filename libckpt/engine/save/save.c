@@ -5,6 +5,8 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/core/pool_growth.h"
+#include "engine/core/pool_shrink.h"
 #include "engine/lineage/claim.h"
 #include "engine/lineage/lineage.h"
 #include "engine/lineage/open.h"

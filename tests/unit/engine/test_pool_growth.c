@@ -13,11 +13,14 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/core/pool_growth.h"
+#include "engine/core/pool_shrink.h"
 #include "engine/runtime/commands.h"
 #include "engine/save/plan.h"
 #include "engine/save/save_state.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
+#include "staging/ledger.h"
 
 #define MIB            (UINT64_C(1) << 20)
 #define BLOCK          65536
