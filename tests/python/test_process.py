@@ -31,7 +31,7 @@ RUN = """
             print("loss", step, training.step().hex(), flush=True)
             ckpt.step(step + 1)
             while step + 1 == STOP:
-                time.sleep(0.1)
+                signal.pause()
     print("sum", ballast.weight.double().sum().item().hex(), flush=True)
 """
 
