@@ -163,7 +163,7 @@ def _file_circles(tree):
         if not any(circle <= known for known in KNOWN_CIRCLES):
             yield f"libckpt/{min(circle)}.h", 1, "include each other: " + ", ".join(sorted(circle))
     for known in KNOWN_CIRCLES:
-        if not any(circle <= known for circle in circles):
+        if known <= graph.keys() and not any(circle <= known for circle in circles):
             yield "tests/tidy/layers.py", 1, "no circle any more: " + ", ".join(sorted(known))
 
 
@@ -172,5 +172,5 @@ def check(tree):
     yield from _engine(tree)
     yield from _public(tree)
     yield from _outside(tree)
-    yield from _circles(tree)
-    yield from _file_circles(tree)
+    headers = list(_circles(tree))
+    yield from headers or _file_circles(tree)

@@ -52,6 +52,29 @@ PLANTED = [
         },
         "includes itself",
     ),
+    (
+        layers,
+        {
+            "libckpt/io/a.h": "",
+            "libckpt/io/a.c": '#include "io/b.h"\n',
+            "libckpt/io/b.h": '#include "io/a.h"\n',
+        },
+        "include each other: io/a, io/b",
+    ),
+    (
+        layers,
+        {
+            "libckpt/io/a.h": "",
+            "libckpt/io/a_state.h": '#include "io/a.h"\n',
+            "libckpt/io/a.c": '#include "io/a_state.h"\n',
+        },
+        None,
+    ),
+    (
+        layers,
+        {"libckpt/staging/pool.h": "", "libckpt/staging/reader_quota.h": ""},
+        "no circle any more: staging/pool, staging/reader_quota",
+    ),
     (sizes, {"libckpt/a.c": HEAD + "\n" * 900}, "901 lines"),
     (sizes, {"libckpt/a.c": HEAD + "\n" * 899}, None),
     (sizes, {"libckpt/a.c": LONG}, "f: 71 lines"),
