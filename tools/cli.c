@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the programs share. */
+/* Options, exit codes and output of all programs. */
 #include "cli.h"
 
 #include <errno.h>
@@ -86,7 +86,7 @@ static bool parse_step(const char *text, uint64_t *ret_step)
 	return true;
 }
 
-/* "500000", "5GiB": bytes, 1 at least. */
+/* "500000", "5GiB": bytes, 1 or more. */
 static bool parse_size(const char *text, uint64_t *ret_bytes)
 {
 	static const char *const units[] = {"", "KiB", "MiB", "GiB", "TiB"};
@@ -123,9 +123,9 @@ static bool parse_progress(const char *text, enum cli_progress *ret)
 
 static bool misused(const struct cli_program *program, const char *what, const char *value)
 {
-	(void)fprintf(stderr, "%s: %s%s%s\nusage: %s %s\n'%s --help' says more.\n", program->name,
-		what, value ? ": " : "", value ? value : "", program->name, program->usage,
-		program->name);
+	(void)fprintf(stderr, "%s: %s%s%s\nusage: %s %s\nRun '%s --help' for details.\n",
+		program->name, what, value ? ": " : "", value ? value : "", program->name,
+		program->usage, program->name);
 	return false;
 }
 
@@ -147,7 +147,7 @@ static bool parse_ranks(const char *text, struct cli_ranks *ret_ranks)
 	       ret_ranks->first <= ret_ranks->last;
 }
 
-/* Whose view of a step is wanted. */
+/* --world-size, --rank and --whole. */
 static bool parse_view(struct cli *cli, int option)
 {
 	const struct cli_program *program = cli->program;
@@ -163,7 +163,7 @@ static bool parse_view(struct cli *cli, int option)
 			return misused(program, "--rank was given more than 64 times", NULL);
 		if (!parse_ranks(optarg, &cli->ranks[cli->ranks_count]))
 			return misused(
-				program, "--rank takes a number from 0 on, or two: 8-15", optarg);
+				program, "--rank takes a number or a range, such as 8-15", optarg);
 		cli->rank = cli->ranks[0].first;
 		cli->ranks_count++;
 		return true;
@@ -173,7 +173,7 @@ static bool parse_view(struct cli *cli, int option)
 	return true;
 }
 
-/* What is to stay, and how the rest goes. */
+/* The options of prune. */
 static bool parse_prune(struct cli *cli, int option)
 {
 	const struct cli_program *program = cli->program;
@@ -188,12 +188,12 @@ static bool parse_prune(struct cli *cli, int option)
 		return true;
 	case OPT_GRACE:
 		return parse_number(optarg, GRACE_MAX, &cli->grace_s) ||
-		       misused(program, "--grace takes seconds", optarg);
+		       misused(program, "--grace takes a number of seconds", optarg);
 	default:
 		if (parse_number(optarg, CKPT_STEP_MAX, number) && *number > 0)
 			return true;
 		return misused(
-			program, "--keep-last and --keep-every take a number, from 1 on", optarg);
+			program, "--keep-last and --keep-every take a number, 1 or more", optarg);
 	}
 }
 
@@ -249,11 +249,11 @@ static bool parse_option(struct cli *cli, int option)
 		cli->quiet = true;
 		return true;
 	default:
-		return misused(program, "unknown option, or one without its value", NULL);
+		return misused(program, "unknown option, or an option without its value", NULL);
 	}
 }
 
-/* A name that getopt has completed: it may mean another option in a later version. */
+/* Abbreviated names are refused: they might mean another option in a later version. */
 static bool abbreviated(const struct option *option, char **argv)
 {
 	const char *word = argv[optind - 1];
@@ -310,7 +310,7 @@ static void answer(const struct cli_program *program, int option)
 		cli_version(program->name);
 }
 
-/* "s3://...", "file://...": a store is to be had there, files are not. */
+/* "s3://..." or "file://...": it can hold a store, but not plain files. */
 static bool is_url(const char *text)
 {
 	size_t length = strcspn(text, ":/");
@@ -323,31 +323,31 @@ static bool is_bucket(const char *text)
 	return is_url(text) && strncmp(text, "file:", 5) != 0;
 }
 
-/* Options that go together, or do not. */
+/* Checks combinations of options. */
 static bool check_together(const struct cli *cli)
 {
 	const struct cli_program *program = cli->program;
 
 	if (program->takes_prune && cli->keep_last == 0)
-		return misused(program, "--keep-last is missing: say how many steps stay", NULL);
-	if (cli->file_size && !cli->consolidate)
-		return misused(program, "--file-size is for --consolidate", NULL);
-	if (cli->world_size && !cli->ranks_count)
-		return misused(program, "--world-size and --rank go together", NULL);
-	if (cli->whole_count && !cli->world_size)
-		return misused(program, "--whole is for --world-size and --rank", NULL);
-	if (cli->ranks_count && cli->consolidate)
 		return misused(
-			program, "--consolidate and --rank are two ways: one or the other", NULL);
+			program, "--keep-last is missing: it says how many steps are kept", NULL);
+	if (cli->file_size && !cli->consolidate)
+		return misused(program, "--file-size needs --consolidate", NULL);
+	if (cli->world_size && !cli->ranks_count)
+		return misused(program, "--world-size needs --rank", NULL);
+	if (cli->whole_count && !cli->world_size)
+		return misused(program, "--whole needs --world-size and --rank", NULL);
+	if (cli->ranks_count && cli->consolidate)
+		return misused(program, "--consolidate and --rank cannot be used together", NULL);
 	if (cli->world_size && (cli->ranks_count > 1 || cli->ranks[0].first != cli->ranks[0].last))
-		return misused(program, "with --world-size it is one --rank", NULL);
+		return misused(program, "--world-size takes one --rank", NULL);
 	if (cli->ranks_count && !cli->world_size && is_bucket(cli->operand[1]))
 		return misused(program,
-			"the files of some ranks go into a directory: a bucket holds whole steps",
-			NULL);
+			"--rank needs a directory as DEST: a bucket holds whole steps", NULL);
 	if ((cli->consolidate || cli->world_size) && is_url(cli->operand[1]))
 		return misused(program,
-			"files of tensors go into a directory: name a directory by its path", NULL);
+			"tensor files need a directory as DEST: name a directory by its path",
+			NULL);
 	if (cli->world_size && cli->ranks[0].first >= cli->world_size)
 		return misused(program, "--rank must be less than --world-size", NULL);
 	return true;
@@ -355,7 +355,7 @@ static bool check_together(const struct cli *cli)
 
 void cli_guard(const char *store)
 {
-	/* Keys will be here, in the environment and in libcurl's memory, too: no core dump. */
+	/* Keys will be in the environment and in libcurl's memory: no core dump. */
 	if (is_url(store))
 		(void)prctl(PR_SET_DUMPABLE, 0);
 }
@@ -367,15 +367,14 @@ static bool parse_operands(struct cli *cli, int argc, char **argv)
 	int given = argc - optind;
 
 	if (given < program->operands)
-		return misused(program, "something is missing", NULL);
+		return misused(program, "an argument is missing", NULL);
 	if (given > program->operands + program->operands_more)
-		return misused(program, "too much on the command line", NULL);
+		return misused(program, "too many arguments", NULL);
 	for (int i = 0; i < given; i++) {
 		cli->operand[i] = argv[optind + i];
 		if (!*cli->operand[i])
 			return misused(program,
-				i ? "the second name is empty" : "the name of STORE is empty",
-				NULL);
+				i ? "the second argument is empty" : "STORE is empty", NULL);
 		cli_guard(cli->operand[i]);
 	}
 	return check_together(cli);
@@ -386,7 +385,7 @@ bool cli_parse(
 {
 	*cli = (struct cli){.program = program, .step = CKPT_STEP_LATEST, .grace_s = GRACE_S};
 	*ret_exit = CLI_USAGE;
-	optind = 0; /* not 1: getopt may stand in a word of an earlier command line */
+	optind = 0; /* not 1: getopt may be inside a word of an earlier command line */
 	opterr = 0;
 	for (;;) {
 		int index = -1;
@@ -396,9 +395,10 @@ bool cli_parse(
 		if (option == -1)
 			return parse_operands(cli, argc, argv);
 		if (index >= 0 && abbreviated(&options[index], argv))
-			return misused(program, "options are written out", options[index].name);
+			return misused(
+				program, "abbreviated option, write it out", options[index].name);
 		if (!takes(program, option))
-			return misused(program, "it takes no such option",
+			return misused(program, "this command does not take the option",
 				index >= 0 ? options[index].name : "q");
 		if (option == 'h' || option == OPT_VERSION) {
 			answer(program, option);
@@ -444,7 +444,7 @@ int cli_exit_of(int code)
 	}
 }
 
-/* Corrupt is worse than missing, missing than anything else that failed. */
+/* Damaged is worse than missing, and missing is worse than any other failure. */
 int cli_worse(int a, int b)
 {
 	static const int order[] = {CLI_INTEGRITY, CLI_INCOMPLETE};
@@ -457,7 +457,7 @@ int cli_worse(int a, int b)
 	return a ? a : b;
 }
 
-/* Whatever else stopped, it stopped because of the signal. */
+/* After a signal every failure is reported as the interruption. */
 static const char *words(const char *message)
 {
 	return cli_interrupted() ? INTERRUPTED : message;
@@ -525,7 +525,7 @@ static void set_text(json_t *object, const char *key, const char *text)
 {
 	json_t *string = json_string(text);
 
-	/* A name that was cut may end inside a character: then it is left out. */
+	/* A truncated name may not be valid UTF-8; then it is left out. */
 	if (*text && string)
 		(void)json_object_set(object, key, string);
 	json_decref(string);
@@ -549,7 +549,7 @@ json_t *cli_error_object(const struct ckpt_error *error)
 	return object;
 }
 
-/* Why standard output could not be written, the first time that it could not. */
+/* The errno of the first failed write to standard output. */
 static int lost;
 
 static void flush(void)
@@ -559,7 +559,7 @@ static void flush(void)
 		lost = errno ? errno : EIO;
 }
 
-/* Without memory a text in JSON comes out with parts missing: it counts as lost. */
+/* Without memory JSON is incomplete, so the output counts as lost. */
 static void *get_memory(size_t size)
 {
 	void *memory = malloc(size);
@@ -572,7 +572,7 @@ static void *get_memory(size_t size)
 void cli_begin(void)
 {
 	json_set_alloc_funcs(get_memory, free);
-	/* A store that took the number of a closed stream would be written to. */
+	/* Otherwise a file of the store could get the number of a closed stream, and output would go into it. */
 	for (int fd = 0; fd <= STDERR_FILENO; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
 			(void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
@@ -581,7 +581,7 @@ void cli_begin(void)
 int cli_end(const char *name, int exit_code)
 {
 	flush();
-	/* Some file systems tell only now. A stream that was closed from the start loses nothing. */
+	/* Some file systems report errors only at close. A stream that was closed from the start loses nothing. */
 	if (fclose(stdout) != 0 && !lost)
 		lost = errno;
 	if (!lost)

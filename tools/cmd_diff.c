@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ckpt diff: what two steps have not in common. */
+/* ckpt diff: compares two steps. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,29 +9,32 @@
 #define BATCH_BYTES (UINT64_C(256) << 20)
 
 static const char help[] =
-	"Compares two steps: which tensors only one of them has, which have another type or "
-	"shape,\n"
-	"and of how many elements the bytes differ. Everything that is compared is read and\n"
-	"verified, in batches of 256 MiB of each step. It does not matter how many ranks wrote\n"
-	"either. STORE and OTHER are directories, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
+	"Compares two steps: of one store (by default the newest good step with the one\n"
+	"before it), or the newest step of STORE with the step of the same number in\n"
+	"OTHER. It reports tensors that only one of them has, tensors whose type or\n"
+	"shape differs, in how many elements the bytes of a tensor differ and which is\n"
+	"the first of these (row-major, from 0), and whether the values that are not\n"
+	"tensors differ.\n"
 	"\n"
-	"Of one store, its newest good step is compared with the one before it, or with the one\n"
-	"that --with names. With OTHER, the\n"
-	"newest of STORE with the step of that number there.\n"
+	"Everything that is compared is read and verified, 256 MiB of each step at a\n"
+	"time. Different numbers of ranks may have written the steps. STORE and OTHER\n"
+	"are directories, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
 	"\n"
-	"  --step N|latest|latest~K  the first step, of STORE\n"
-	"  --with N|latest|latest~K  the second step, of OTHER, or of STORE if there is none\n"
-	"  --structure               names, types and shapes only: no shard is read\n"
-	"  --json                    one JSON object\n"
+	"  --step N|latest|latest~K\n"
+	"                The first step, in STORE.\n"
+	"  --with N|latest|latest~K\n"
+	"                The second step: in OTHER if it is given, otherwise in STORE.\n"
+	"  --structure   Compare names, types and shapes only, and read no shard.\n"
+	"  --json        Print one JSON object.\n"
 	"  --progress auto|always|never\n"
-	"  -q, --quiet               say nothing: the exit status does\n"
+	"                Show a progress bar. Default: if standard error is a terminal.\n"
+	"  -q, --quiet   Print nothing: see the exit status.\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 they are the same; 1 they differ, or it failed and said why; 2 usage; 3, 4 "
-	"one\n"
-	"of them is not whole, or does not verify; 10 no such store or step; 12 not authorised; "
-	"13\n"
-	"network; 130, 143 interrupted.\n"
+	"Exit status: 0 the steps are the same; 1 they differ, or failure; 2 wrong\n"
+	"usage; 3 a file is missing; 4 a manifest, an index or bytes do not verify;\n"
+	"10 no such store or step; 12 not authorised; 13 network;\n"
+	"130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt diff /nvme/run42\n"
@@ -58,7 +61,7 @@ static bool same_kind(const struct ckpt_tensor_info *a, const struct ckpt_tensor
 	return a->ndim == 0 || memcmp(a->shape, b->shape, a->ndim * sizeof(*a->shape)) == 0;
 }
 
-/* Whose bytes are those of another name, on both sides. */
+/* Whether both are aliases of the same tensor, which is compared under its own name. */
 static bool is_seen(const struct ckpt_tensor_info *a, const struct ckpt_tensor_info *b)
 {
 	return a->alias_of && b->alias_of && strcmp(a->alias_of, b->alias_of) == 0;
@@ -81,7 +84,7 @@ static struct ckpt_tensor_info tensor_at(const struct ckpt_restore *restore, siz
 	return info;
 }
 
-/* Names of one side in those of the other. Both are looked for, so each that one lacks is found once. */
+/* Looks up the names of one side in the other. Called for both, it finds each missing name once. */
 static int match(struct diff *d, int side)
 {
 	const struct ckpt_restore *mine = d->restores[side];
@@ -108,7 +111,7 @@ static int match(struct diff *d, int side)
 	return 0;
 }
 
-/* What is no tensor, and how all of it is nested, as it was given. */
+/* Compares the JSON text: the values that are not tensors, and the nesting of all. */
 static int match_values(const struct cli *cli, struct diff *d)
 {
 	const char *json[COMPARE_SIDES] = {NULL};
@@ -185,22 +188,22 @@ static void print_text(const struct cli *cli, const struct diff *d)
 			d->sides[side].operand[0]);
 	print_names("only in the first", d->only[0]);
 	print_names("only in the second", d->only[1]);
-	print_names("another type or shape", d->changed);
+	print_names("other type or shape", d->changed);
 	for (size_t i = 0; i < d->count; i++) {
 		const struct compare_tensor *t = &d->tensors[i];
 		if (t->differing == 0)
 			continue;
 		(void)fputs("differs: ", stdout);
 		cli_print_text(stdout, t->info.name);
-		(void)printf(": %llu of %llu elements, the first is number %llu\n",
+		(void)printf(": %llu of %llu elements, the first is element %llu\n",
 			(unsigned long long)t->differing, (unsigned long long)t->elements,
 			(unsigned long long)t->first);
 	}
 	if (d->values_differ)
-		(void)puts("differ: values that are no tensors");
+		(void)puts("differ: values that are not tensors");
 	if (is_same(d))
-		(void)printf("%zu tensors and the other values are the same%s\n", d->count,
-			cli->structure ? " by name, type and shape" : "");
+		(void)printf("%zu tensors%s and the other values are the same\n", d->count,
+			cli->structure ? " (by name, type and shape)" : "");
 }
 
 static json_t *side_object(const struct diff *d, int side)
@@ -235,7 +238,7 @@ static void print_json(const struct cli *cli, const struct diff *d)
 	cli_print_json(object);
 }
 
-/* Which steps, of which stores. */
+/* Chooses the store and the step of each side. */
 static void choose(const struct cli *cli, struct diff *d)
 {
 	bool two = cli->operand[1] != NULL;
@@ -265,14 +268,14 @@ static int open_sides(const struct cli *cli, struct diff *d)
 	return CLI_OK;
 }
 
-/* What the library has no words for. */
+/* Reports a failure that the library has no message for. */
 static int own_failure(const struct cli *cli, int code)
 {
 	struct ckpt_error record = {.size = sizeof(record), .code = code, .sys_errno = -code};
 
 	record.step = record.offset = record.rank = -1;
 	(void)snprintf(record.message, sizeof(record.message), "%s",
-		code == -ESTALE ? "a step was removed and saved again while it was compared"
+		code == -ESTALE ? "a step was deleted and saved again during the comparison"
 				: "out of memory");
 	return cli_fail_record(cli, CLI_FAILED, &record);
 }

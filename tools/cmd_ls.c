@@ -1,35 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ckpt ls: what a store holds. */
+/* ckpt ls: lists the steps of a store. */
 #include <time.h>
 
 #include "cli.h"
 
 static const char help[] =
-	"Lists every step of a store, newest first: its state, whether a restore may choose it\n"
-	"(LINEAGE), its size and age. A restore of the newest passes over a quarantined step even\n"
-	"where LINEAGE says yes: such a step is restored by its number only. A broken step has a\n"
-	"manifest that cannot be read or does not verify. One that is deleting will be removed "
-	"soon: "
-	"a\n"
-	"restore of the newest chooses another.\n"
+	"Lists every step of a store, newest first, with its state, whether a restore\n"
+	"may choose it (LINEAGE), its size, the number of ranks, and when it was\n"
+	"written. STORE is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
 	"\n"
-	"Of a store whose steps go on to a remote one it also tells what the job last wrote down "
-	"of\n"
-	"that, and how long ago: the newest step there, how many wait, the failure since which "
-	"none\n"
-	"went there. REMOTE is yes, waits, failed (it will not be there), - (it does not go there) "
-	"or\n"
-	"? (unknown: the job has written nothing of it). The remote store itself is not asked: "
-	"see\n"
-	"what it has with \"ckpt ls REMOTE\".\n"
+	"States:\n"
+	"  committed    The step is complete.\n"
+	"  aborted      The save failed.\n"
+	"  pending      A save is running, or a dead process has left it.\n"
+	"  quarantined  A restore found damage. A restore of the newest step skips it,\n"
+	"               even if LINEAGE is yes. It can be restored by its number.\n"
+	"  broken       Its manifest cannot be read or does not verify.\n"
+	"  deleting     It will be deleted soon. A restore of the newest step chooses\n"
+	"               another one.\n"
 	"\n"
-	"STORE is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
+	"If the job uploads its steps to a remote store, ls also shows what the job\n"
+	"last recorded about that, and how long ago: the newest step there, how many\n"
+	"steps are pending, and since when and why uploads fail. It does not contact\n"
+	"the remote store; \"ckpt ls REMOTE\" lists what is there. The column REMOTE is:\n"
+	"  yes          The step is in the remote store.\n"
+	"  pending      It is not there yet.\n"
+	"  failed       It will not be there.\n"
+	"  -            It is excluded (by remote_every, for example), or was deleted\n"
+	"               there.\n"
+	"  ?            Unknown: the job has recorded nothing about it.\n"
 	"\n"
-	"  --json       one JSON object\n"
+	"  --json       Print one JSON object.\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 all well; 1 failed; 2 usage; 10 no such store or bucket; 12 not\n"
-	"authorised; 13 network; 130, 143 interrupted.\n"
+	"Exit status: 0 success; 1 failure; 2 wrong usage; 10 no such store or bucket;\n"
+	"12 not authorised; 13 network; 130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt ls /nvme/run42\n"
@@ -53,18 +58,17 @@ static const char *state_of(const struct ckpt_step_info *info)
 static const char *remote_name(uint32_t remote, bool json)
 {
 	static const char *const names[][2] = {{"?", "unknown"}, {"yes", "uploaded"},
-		{"waits", "pending"}, {"-", "excluded"}, {"failed", "failed"}};
+		{"pending", "pending"}, {"-", "excluded"}, {"failed", "failed"}};
 
 	return names[remote < sizeof(names) / sizeof(names[0]) ? remote : 0][json];
 }
 
-/* What ckpt_catalog_remote() has said. */
+/* The result of ckpt_catalog_remote(). */
 struct remote {
 	int code; /* not 0: there is no `info` */
 	struct ckpt_remote_info info;
-	uint64_t waiting_bytes; /* of the steps that wait and are listed */
-	uint64_t
-		there_ms; /* when the newest step that is there was committed, or seen to be there */
+	uint64_t waiting_bytes; /* of the listed steps that are pending */
+	uint64_t there_ms; /* when the newest uploaded step was committed, or first seen there */
 };
 
 static void read_remote(const struct ckpt_catalog *catalog, struct remote *ret)
@@ -85,7 +89,7 @@ static void read_remote(const struct ckpt_catalog *catalog, struct remote *ret)
 	}
 }
 
-/* A failure, or how things stand; NULL: there is no remote store. */
+/* The state of the remote store, or the error; null: there is no remote store. */
 static json_t *remote_object(const struct remote *r)
 {
 	const struct ckpt_remote_info *info = &r->info;
@@ -123,7 +127,7 @@ static uint64_t now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* "12 s", "3 min", from `from` to `to`; clocks that differ give "0 s". */
+/* The time from `from` to `to`: "12 s", "3 min". "0 s" if `to` is earlier, because clocks differ. */
 static const char *span(uint64_t from, uint64_t to, char out[32])
 {
 	static const struct {
@@ -133,7 +137,7 @@ static const char *span(uint64_t from, uint64_t to, char out[32])
 	uint64_t seconds = to > from ? (to - from) / 1000 : 0;
 	size_t i = 0;
 
-	/* "100 s" tells more than "1 min". */
+	/* "100 s" is more exact than "1 min". */
 	while (i < 3 && seconds < 2 * units[i].seconds)
 		i++;
 	(void)snprintf(out, 32, "%llu %s", (unsigned long long)(seconds / units[i].seconds),
@@ -146,15 +150,14 @@ static void print_failure(const struct ckpt_remote_info *info, uint64_t now)
 	char since[32];
 	char next[32];
 
-	(void)printf("  nothing has gone there for %s: ", span(info->failing_wall_ms, now, since));
+	(void)printf("  uploads have failed for %s: ", span(info->failing_wall_ms, now, since));
 	cli_print_text(stdout, *info->reason ? info->reason : ckpt_strerror(info->code));
 	if (info->next_wall_ms == 0)
 		(void)fputs("; the job has given up\n", stdout);
 	else if (info->next_wall_ms > now)
-		(void)printf("; the next try is in %s\n", span(now, info->next_wall_ms, next));
+		(void)printf("; next try in %s\n", span(now, info->next_wall_ms, next));
 	else
-		(void)printf(
-			"; the next try was due %s ago\n", span(info->next_wall_ms, now, next));
+		(void)printf("; next try was due %s ago\n", span(info->next_wall_ms, now, next));
 }
 
 static void print_remote(const struct remote *r)
@@ -166,24 +169,24 @@ static void print_remote(const struct remote *r)
 	if (r->code == CKPT_ENOSTORE)
 		return;
 	if (r->code < 0) {
-		(void)printf("remote: what was written down of it cannot be read: %s\n",
-			ckpt_strerror(r->code));
+		(void)printf(
+			"remote: the job's record cannot be read: %s\n", ckpt_strerror(r->code));
 		return;
 	}
 	(void)fputs("remote ", stdout);
 	cli_print_text(stdout, info->remote);
 	if (info->uploaded_generation)
-		(void)printf(": the newest step there is %llu, %s old",
-			(unsigned long long)info->uploaded_step, span(r->there_ms, now, text));
+		(void)printf(": newest step %llu, %s old", (unsigned long long)info->uploaded_step,
+			span(r->there_ms, now, text));
 	else
-		(void)fputs(": no step is there", stdout);
-	(void)printf("; %llu wait (%s)\n", (unsigned long long)info->waiting,
+		(void)fputs(": no step", stdout);
+	(void)printf("; %llu pending (%s)\n", (unsigned long long)info->waiting,
 		cli_bytes(r->waiting_bytes, text));
 	if (info->code < 0)
 		print_failure(info, now);
-	(void)printf("  as generation %llu on ", (unsigned long long)info->generation);
+	(void)printf("  recorded by generation %llu on ", (unsigned long long)info->generation);
 	cli_print_text(stdout, *info->node ? info->node : "?");
-	(void)printf(" wrote down %s ago\n", span(info->wall_ms, now, text));
+	(void)printf(", %s ago\n", span(info->wall_ms, now, text));
 }
 
 static json_t *step_object(const struct ckpt_step_info *info)
@@ -215,9 +218,9 @@ static void print_row(const struct ckpt_step_info *info, bool has_remote)
 		(unsigned long long)info->generation, state_of(info),
 		info->in_lineage ? "yes" : "no", bytes, info->world, when);
 	if (has_remote)
-		(void)printf("  %-6s", remote_name(info->remote, false));
+		(void)printf("  %-7s", remote_name(info->remote, false));
 	if (info->remote == CKPT_REMOTE_FAILED)
-		(void)printf("  not sent: %s", ckpt_strerror(info->remote_code));
+		(void)printf("  not uploaded: %s", ckpt_strerror(info->remote_code));
 	if (*info->note) {
 		(void)fputs("  ", stdout);
 		cli_print_text(stdout, info->note);

@@ -1,46 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ckpt prune: removes old steps from a store that others read and write. */
+/* ckpt prune: deletes old steps from a store that others read and write. */
 #include <errno.h>
 #include <time.h>
 
 #include "cli.h"
 
 static const char help[] =
-	"Removes old steps from STORE (s3://BUCKET/PREFIX, file:///DIRECTORY or a directory), "
-	"which "
-	"may be\n"
-	"read, and uploaded to, meanwhile. What is to go is marked first: a restore of the latest "
-	"takes\n"
-	"another step from then on. Then it waits, looks again, and removes what is still to go. "
-	"The\n"
-	"newest step that stays is verified before anything is marked. What a removal has left "
-	"that "
-	"was\n"
-	"cut short goes as well. Steps that are under way stay. What somebody else has marked is "
-	"his\n"
-	"for the grace, and as long again if he does not go on.\n"
+	"Deletes old steps from a store that others may read, and upload to, meanwhile.\n"
+	"STORE is s3://BUCKET/PREFIX, file:///DIRECTORY or a directory.\n"
 	"\n"
-	"  --keep-last N   the newest N steps of the lineage stay; 1 at least\n"
-	"  --keep-every N  so does every step that N divides\n"
-	"  --grace S       seconds between the marks and the removal (600): longer than a restore "
-	"takes\n"
-	"                  that has begun; 600 at least where others may remove at the same time\n"
-	"  --no-verify     do not read the newest step first\n"
-	"  --dry-run       say what would go, and change nothing\n"
-	"  --json          one JSON object\n"
+	"It verifies the newest step that stays. Then it writes a tombstone beside each\n"
+	"step that is to be deleted. From then on a restore of the newest step chooses\n"
+	"another one. Then it waits, lists the store again, and deletes what is still to\n"
+	"be deleted. It also deletes what an interrupted deletion has left. Pending\n"
+	"steps stay.\n"
+	"\n"
+	"A tombstone of another ckpt prune or of a job is left to its writer for the\n"
+	"grace period. If the writer does not continue, prune replaces the tombstone,\n"
+	"and waits for the grace period again. If prune is interrupted, run the same\n"
+	"command again to continue.\n"
+	"\n"
+	"  --keep-last N\n"
+	"                Keep the newest N committed steps of the lineage, 1 or more.\n"
+	"  --keep-every N\n"
+	"                Also keep every step of the lineage that is a multiple of N.\n"
+	"  --grace S     Seconds between the tombstones and the deletion. Default: 600.\n"
+	"                It must be longer than a restore takes. Less than 600 is safe\n"
+	"                only if nobody else deletes steps of this store.\n"
+	"  --no-verify   Do not read the newest step first.\n"
+	"  --dry-run     Print what would be deleted, and change nothing.\n"
+	"  --json        Print one JSON object.\n"
 	"  --progress auto|always|never\n"
-	"  -q, --quiet     say nothing when all is well\n"
+	"                Show a progress bar. Default: if standard error is a terminal.\n"
+	"  -q, --quiet   Print nothing on success.\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Where it was interrupted the same again goes on.\n"
-	"\n"
-	"Exit status: 0 all well; 1 failed; 2 usage; 3, 4 the newest step is not good, and nothing "
-	"was\n"
-	"removed, or a step that is marked cannot be read, and stayed; 10 no such store; 11 a live "
-	"process\n"
-	"holds STORE, or reads a step of it, which stayed; 12 not authorised; 13 network; 130, "
-	"143\n"
-	"interrupted.\n"
+	"Exit status: 0 success; 1 failure; 2 wrong usage; 3, 4 the newest step is not\n"
+	"good and nothing was deleted, or a step with a tombstone cannot be read and was\n"
+	"kept; 10 no such store; 11 a live process holds STORE, or reads a step, which\n"
+	"was kept; 12 not authorised; 13 network; 130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt prune s3://models/run42 --keep-last 5 --keep-every 1000 --dry-run\n"
@@ -51,20 +49,20 @@ struct prune {
 	struct ckpt_engine *engine;
 	struct ckpt_catalog *catalog;
 	json_t *removed;
-	json_t *stayed; /* marked once, and not to go any more */
-	json_t *busy;   /* and not tried again before the next grace */
+	json_t *stayed; /* had a tombstone, and are kept */
+	json_t *busy;   /* in use; not tried again in this round */
 	uint64_t bytes;
-	size_t marked;
-	size_t taken;   /* over from somebody else, and to be removed after another grace */
-	unsigned round; /* graces that are over */
-	unsigned looks; /* since the last grace */
-	bool claimed;   /* a job has claimed a generation since the last look */
+	size_t marked; /* steps with a tombstone that will be deleted */
+	size_t taken; /* tombstones taken over from somebody else; they wait for another grace period */
+	unsigned round; /* grace periods that are over */
+	unsigned looks; /* listings since the last grace period */
+	bool claimed;   /* a job has claimed a generation since the last listing */
 	int exit_code;
 };
 
-/* Claims that come one after the other while it looks; then it is an error. */
+/* Listings that may be outdated by claims in a row; after that it is an error. */
 #define LOOKS_MAX  10
-/* Graces, of which each takes over what was somebody else's in the one before; then it is his. */
+/* Grace periods after which it may take over tombstones; after that they are left to their writers. */
 #define ROUNDS_MAX 3
 
 static struct ckpt_step_info step_at(const struct prune *p, size_t i)
@@ -77,7 +75,7 @@ static struct ckpt_step_info step_at(const struct prune *p, size_t i)
 
 static int stop(void *user);
 
-/* What is there now, and what of it is to go. */
+/* Lists the store and decides which steps are to be deleted. */
 static int look(struct prune *p)
 {
 	ckpt_catalog_free(p->catalog);
@@ -91,7 +89,7 @@ static int look(struct prune *p)
 	return r < 0 ? r : ckpt_catalog_expire(p->catalog, p->cli->keep_last, p->cli->keep_every);
 }
 
-/* A job goes on from another step since the last look, and what is to go may be another: it looks again. */
+/* A job has claimed a generation since the listing, so other steps may have to be deleted: list again. */
 static bool is_claimed(struct prune *p, int code)
 {
 	p->claimed = code == CKPT_EFENCED && p->looks < LOOKS_MAX;
@@ -112,7 +110,7 @@ static void note(
 			cli_bytes(info->bytes, text));
 }
 
-/* The newest of those that stay, and that nobody else removes; false: there is none. */
+/* The newest step that stays and has no tombstone; false: there is none. */
 static bool newest(const struct prune *p, uint64_t *ret_step)
 {
 	for (size_t i = 0; i < ckpt_catalog_count(p->catalog); i++) {
@@ -126,7 +124,7 @@ static bool newest(const struct prune *p, uint64_t *ret_step)
 	return false;
 }
 
-/* Whether something goes that can still be restored, or that somebody else may be removing just now. */
+/* Whether a step will be deleted that can still be restored, or somebody else may be deleting one. */
 static bool takes_steps(const struct prune *p)
 {
 	bool takes = false;
@@ -149,7 +147,8 @@ static int verify(struct prune *p)
 	int r = ckpt_verify_start(p->engine, step, &restore);
 	if (r == 0)
 		r = cli_wait(p->cli, restore, "verifying");
-	(void)snprintf(about, sizeof(about), "no step is removed: step %llu is to stay, and",
+	(void)snprintf(about, sizeof(about),
+		"no step was deleted, because step %llu could not be verified",
 		(unsigned long long)step);
 	int exit_code = r < 0 ? cli_fail_with(p->cli, cli_exit_of(r), about) : CLI_OK;
 	ckpt_restore_free(restore);
@@ -165,7 +164,7 @@ static int mark(struct prune *p)
 			return cli_fail_interrupted(p->cli, NULL);
 		if (!info.expired && !info.deleting)
 			continue;
-		/* What somebody else has marked is looked at, and is his for this long. */
+		/* A tombstone of somebody else is noted, and left to its writer for the grace period. */
 		int r = ckpt_catalog_mark(p->engine, p->catalog, i);
 		if (is_claimed(p, r))
 			return CLI_OK;
@@ -197,8 +196,8 @@ static int grace(const struct prune *p)
 	if (!takes_steps(p))
 		return CLI_OK;
 	if (!p->cli->quiet && !p->cli->json && p->cli->grace_s > 0)
-		(void)fprintf(stderr, "%zu steps are marked, and removed in %llu s\n", p->marked,
-			(unsigned long long)p->cli->grace_s);
+		(void)fprintf(stderr, "%zu steps have tombstones and will be deleted in %llu s\n",
+			p->marked, (unsigned long long)p->cli->grace_s);
 	for (uint64_t ticks = p->cli->grace_s * 10; ticks > 0 && !cli_interrupted(); ticks--)
 		(void)nanosleep(&tick, NULL);
 	return cli_interrupted() ? cli_fail_interrupted(p->cli, NULL) : CLI_OK;
@@ -235,18 +234,18 @@ static int take(struct prune *p, size_t i, const struct ckpt_step_info *info)
 	if (is_claimed(p, r))
 		return CLI_OK;
 	if (r == -EBUSY || r == -EAGAIN) {
-		leave(p, info, "in use, and stays for now:", CLI_IN_USE);
+		leave(p, info, "in use, not deleted:", CLI_IN_USE);
 		return CLI_OK;
 	}
 	if (r < 0)
 		return cli_fail(p->cli, r);
 	note(p, info->expired ? p->removed : p->stayed, info,
-		info->expired ? "removed" : "stays after all:");
+		info->expired ? "deleted" : "tombstone removed, kept:");
 	p->bytes += info->expired ? info->bytes : 0;
 	return CLI_OK;
 }
 
-/* The oldest first. What has come to be retired meanwhile was not marked, and has its turn the next time. */
+/* Oldest first. Steps that have become old since the tombstones were written are left to the next prune. */
 static int take_all(struct prune *p)
 {
 	int exit_code = CLI_OK;
@@ -259,8 +258,7 @@ static int take_all(struct prune *p)
 		if (is_busy(p, &info))
 			continue;
 		if (info.deleting && info.state == CKPT_STEP_BROKEN)
-			leave(p, &info,
-				"cannot be read, and stays marked:", cli_exit_of(info.code));
+			leave(p, &info, "cannot be read, tombstone stays:", cli_exit_of(info.code));
 		else if (info.deleting)
 			exit_code = take(p, i, &info);
 	}
@@ -268,8 +266,8 @@ static int take_all(struct prune *p)
 }
 
 /*
- * What was marked: removed, or kept. When a job goes on from another step meanwhile, what is to go is judged anew; but
- * not without a grace for what was taken over, nor for what is somebody else's since.
+ * Deletes or keeps the steps with tombstones. If a job has claimed a generation meanwhile, it lists and decides again,
+ * unless it has taken over tombstones: these wait for another grace period.
  */
 static int look_and_take(struct prune *p)
 {
@@ -286,7 +284,7 @@ static int look_and_take(struct prune *p)
 	return exit_code;
 }
 
-static int say_what_would_go(struct prune *p)
+static int print_dry_run(struct prune *p)
 {
 	int r = look(p);
 
@@ -295,7 +293,7 @@ static int say_what_would_go(struct prune *p)
 	for (size_t i = ckpt_catalog_count(p->catalog); i-- > 0;) {
 		struct ckpt_step_info info = step_at(p, i);
 		if (info.expired)
-			note(p, p->removed, &info, "would remove");
+			note(p, p->removed, &info, "would delete");
 		p->bytes += info.expired ? info.bytes : 0;
 	}
 	return CLI_OK;
@@ -304,7 +302,7 @@ static int say_what_would_go(struct prune *p)
 static int run(struct prune *p)
 {
 	if (p->cli->dry_run)
-		return say_what_would_go(p);
+		return print_dry_run(p);
 	int exit_code = look_and_mark(p);
 	do {
 		if (exit_code == CLI_OK)
@@ -312,7 +310,7 @@ static int run(struct prune *p)
 		p->round++;
 		if (exit_code == CLI_OK)
 			exit_code = look_and_take(p);
-		/* Whoever had marked them does not go on: from now on they are marked by this one. */
+		/* Their writers did not continue: these tombstones are ours now. */
 		p->marked = p->taken;
 	} while (exit_code == CLI_OK && p->taken > 0);
 	return exit_code;
@@ -334,12 +332,12 @@ static void say(const struct prune *p)
 		cli_print_json(object);
 	} else if (!p->cli->quiet) {
 		(void)printf("%zu steps %s %s (%s)\n", count,
-			p->cli->dry_run ? "would be removed from" : "were removed from",
+			p->cli->dry_run ? "would be deleted from" : "were deleted from",
 			p->cli->operand[0], cli_bytes(p->bytes, text));
 	}
 }
 
-/* Interrupted while it lists: what is marked stays marked. */
+/* Interrupted while it lists: tombstones stay. */
 static int stop(void *user)
 {
 	const struct prune *p = user;
@@ -353,7 +351,8 @@ static int stop(void *user)
 int cmd_prune(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE --keep-last N [--keep-every N] [--grace S] [--dry-run] [--json]",
+		.usage = "STORE --keep-last N [--keep-every N] [--grace S]\n"
+			 "          [--no-verify] [--dry-run] [--json] [-q]",
 		.help = help,
 		.operands = 1,
 		.takes_quiet = true,
@@ -369,7 +368,7 @@ int cmd_prune(int argc, char **argv, const char *name)
 	exit_code = cli_open(&cli, &p.engine);
 	if (exit_code == CLI_OK) {
 		exit_code = run(&p);
-		/* What was removed before it failed is said, too. */
+		/* Also print what was deleted before a failure. */
 		if (exit_code == CLI_OK || json_array_size(p.removed) > 0)
 			say(&p);
 		if (exit_code == CLI_OK)

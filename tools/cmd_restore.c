@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ckpt-restore: one step into a directory, verified on the way. */
+/* ckpt-restore: copies a step into a directory or bucket, and verifies it. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,48 +8,48 @@
 #include "consolidate.h"
 
 static const char help[] =
-	"Copies one step of a store into DEST, verifying every chunk on the way. DEST is made if "
-	"it\n"
-	"is not there; it holds plain safetensors files then, and is a store again: training can\n"
-	"resume from it. A DEST that was not finished holds no step, or not the ranks that were to "
-	"be\n"
-	"added; the same again goes on with what is there.\n"
-	"Each of them is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY: a step is copied\n"
-	"out of a bucket, into one, or from one to another.\n"
-	"A newer step that is damaged or quarantined is passed over, and named on standard error.\n"
+	"Copies one step of STORE into DEST, and compares every chunk with its digest\n"
+	"before it is written. DEST is created if it does not exist. Afterwards it holds\n"
+	"plain safetensors files and is a store, from which a training can resume.\n"
+	"STORE and DEST are directories, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
 	"\n"
-	"  --step N|latest|latest~K  which step; the newest good one of the lineage by default\n"
-	"  --rank R|R-S              of the step only the files of rank R, or of R to S; may be "
-	"given\n"
-	"                            again. DEST is like the store of one node then: what others "
-	"wrote\n"
-	"                            is elsewhere. More can be added later: the same with another\n"
-	"                            --rank\n"
-	"  --consolidate             instead: one file of whole tensors, whichever ranks wrote "
-	"them:\n"
-	"                            DEST/model.safetensors\n"
-	"  --file-size SIZE          with it: files of at most SIZE (5GiB), and an index of them "
-	"as\n"
-	"                            Hugging Face has it\n"
-	"  --world-size M --rank R   instead: what rank R of M would hold if every tensor were "
-	"cut\n"
-	"                            evenly along its first dimension, as FSDP2 does (Shard(0)):\n"
-	"                            DEST/rank-0000R-of-0000M.safetensors. Pieces are as long as\n"
-	"                            that of rank 0; the last ones are shorter, or empty. A "
-	"tensor\n"
-	"                            without dimensions is whole\n"
-	"  --whole PATTERN           with them: tensors of such names are whole, too, as on every\n"
-	"                            rank that holds replicas ('*.norm.*'); may be given again\n"
-	"  --json                    one JSON object\n"
+	"If the copy is interrupted, run the same command again to resume it. Until the\n"
+	"copy is complete DEST does not have the step, or not the ranks that are to be\n"
+	"added. If DEST has the step already, nothing is copied and nothing is verified.\n"
+	"Newer steps that are damaged or quarantined are skipped, and named on standard\n"
+	"error.\n"
+	"\n"
+	"  --step N|latest|latest~K\n"
+	"                The step. Default: the newest good step of the lineage.\n"
+	"  --rank R|R-S  Copy only the files of rank R, or of the ranks R to S. May be\n"
+	"                given up to 64 times. DEST becomes a store like that of one\n"
+	"                node. Run the command again with other ranks to add them.\n"
+	"  --consolidate\n"
+	"                Write whole tensors instead of a store, into one safetensors\n"
+	"                file: DEST/model.safetensors.\n"
+	"  --file-size SIZE\n"
+	"                With --consolidate: write files of at most SIZE (5GiB, say) and\n"
+	"                an index of them, as Hugging Face has it.\n"
+	"  --world-size M --rank R\n"
+	"                Write, instead of a store, what rank R of M holds if every\n"
+	"                tensor is cut evenly along its first dimension, as FSDP2 does\n"
+	"                (Shard(0)): DEST/rank-0000R-of-0000M.safetensors. The last\n"
+	"                ranks have fewer rows, or none. Tensors without dimensions are\n"
+	"                whole on every rank.\n"
+	"  --whole PATTERN\n"
+	"                With --world-size: write tensors whole if their names match\n"
+	"                PATTERN ('*.norm.*', say). May be given up to 64 times.\n"
+	"  --json        Print one JSON object.\n"
 	"  --progress auto|always|never\n"
-	"  -q, --quiet               say nothing when all is well\n"
+	"                Show a progress bar. Default: if standard error is a terminal.\n"
+	"  -q, --quiet   Print nothing on success.\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 all well; 1 failed, or DEST cannot be used; 2 usage; 3 files are missing,\n"
-	"short, or elsewhere: in the store of another node; 4 bytes differ from their digest, or "
-	"did\n"
-	"so before: every step is quarantined; 10 no such store or step; 11 a live process holds\n"
-	"DEST, or sends this to a bucket; 12 not authorised; 13 network; 14 no space;\n"
+	"Exit status: 0 success; 1 failure, or DEST cannot be used; 2 wrong usage;\n"
+	"3 files of the step are missing or short, or in the store of another node;\n"
+	"4 bytes differ from their digest, or every step is quarantined because they\n"
+	"did; 10 no such store or step; 11 a live process holds DEST, or sends the same\n"
+	"file of STORE to a bucket; 12 not authorised; 13 network; 14 no space;\n"
 	"130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
@@ -61,7 +61,7 @@ static const char help[] =
 	"  ckpt-restore /nvme/run42 /data/model --consolidate\n"
 	"  ckpt-restore /nvme/run42 /data/model --world-size 8 --rank 0\n";
 
-/* One step that a restore would have chosen over the one that it did choose. */
+/* Reports a newer step that was skipped. */
 static void say_passed(const struct cli *cli, const struct ckpt_step_info *info, json_t *list)
 {
 	bool broken = info->state == CKPT_STEP_BROKEN;
@@ -70,7 +70,7 @@ static void say_passed(const struct cli *cli, const struct ckpt_step_info *info,
 
 	(void)json_object_set_new(object, "note", json_string(info->note));
 	(void)json_array_append_new(list, object);
-	(void)fprintf(stderr, "%s: step %llu was passed over: %s: ", cli->program->name,
+	(void)fprintf(stderr, "%s: step %llu was skipped: %s: ", cli->program->name,
 		(unsigned long long)info->step,
 		broken ? "its manifest is damaged" : "it is quarantined");
 	cli_print_text(stderr, info->note);
@@ -105,14 +105,14 @@ static void say_text(const struct cli *cli, const struct ckpt_restore *restore, 
 		cli_bytes(bytes, text), ckpt_export_existed(restore) ? "not verified" : "verified");
 }
 
-/* A step that is where it was to go. */
+/* What is printed about a step that was copied. */
 struct outcome {
 	const struct cli *cli;
 	struct ckpt_engine *engine;
 	const struct ckpt_restore *restore;
 	uint64_t bytes;
 	json_t *files;
-	json_t *passed; /* what is newer, and no good */
+	json_t *passed; /* newer steps that were skipped; NULL: not listed */
 };
 
 static int say(void *user)
@@ -136,7 +136,7 @@ static int say(void *user)
 				object, "existed", json_boolean(ckpt_export_existed(o->restore)));
 		if (*ranks)
 			(void)json_object_set_new(object, "ranks", json_string(ranks));
-		/* Nobody has looked: a signal came first, or the store could not be listed. */
+		/* null: not listed, because of a signal or an error. */
 		(void)json_object_set_new(
 			object, "passed_over", o->passed ? json_incref(o->passed) : json_null());
 		if (cli->consolidate || cli->world_size)
@@ -148,13 +148,13 @@ static int say(void *user)
 	return CLI_OK;
 }
 
-/* Says what is newer than the step chosen, and no good. Whom a signal keeps from it has the step all the same. */
+/* Reports newer steps that were skipped. A signal ends this, but the step has been copied. */
 static void say_all_passed(struct outcome *o)
 {
 	uint64_t generation = ckpt_restore_generation(o->restore);
 	struct ckpt_catalog *catalog = NULL;
 
-	/* A number is no wish for the newest. */
+	/* The user gave a number, so no step was skipped. */
 	if (o->cli->step <= CKPT_STEP_MAX) {
 		o->passed = json_array();
 		return;
@@ -177,8 +177,8 @@ static void say_all_passed(struct outcome *o)
 }
 
 /*
- * Files in the root of a store are its marker, and that of STORE was good when it was opened.
- * Everything else that a restore reads in DEST is only there if it is another's.
+ * Whether the error is about DEST: its file is the marker in the root of a store. The marker of STORE was good when it was
+ * opened.
  */
 static bool about_dest(struct ckpt_restore *restore, int code)
 {
@@ -190,7 +190,7 @@ static bool about_dest(struct ckpt_restore *restore, int code)
 	return *error.file && !strchr(error.file, '/');
 }
 
-/* The step has fewer ranks than the command line says. What a file system calls so has the name of a file. */
+/* Whether the step has fewer ranks than --rank says. If a file system returned -EINVAL, the error names a file. */
 static bool about_ranks(const struct cli *cli, struct ckpt_restore *restore, int code)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
@@ -201,17 +201,17 @@ static bool about_ranks(const struct cli *cli, struct ckpt_restore *restore, int
 	return !*error.file;
 }
 
-/* What was given up was the manifest: only a server knows whether the step is there. */
+/* Whether the manifest was being sent when the copy was cancelled: then the step may exist. */
 static bool manifest_given_up(struct ckpt_restore *restore, struct ckpt_error *ret_error)
 {
 	return ckpt_restore_error(restore, ret_error) < 0 && *ret_error->file;
 }
 
-/* DEST cannot be used: that says nothing about STORE or its steps. */
+/* DEST cannot be used. The exit codes about STORE and its steps do not apply. */
 static int fail_dest(const struct cli *cli, int code)
 {
 	int exit_code = cli_exit_of(code);
-	/* What is wrong with a URL is said in words that show no secret. */
+	/* A URL may contain a secret: the message of the library does not show it. */
 	bool named = strstr(ckpt_last_error(), cli->operand[1]) || strstr(cli->operand[1], "://");
 
 	if (exit_code != CLI_IN_USE && exit_code != CLI_AUTH && exit_code != CLI_NO_SPACE)
@@ -219,7 +219,7 @@ static int fail_dest(const struct cli *cli, int code)
 	return cli_fail_with(cli, exit_code, named ? NULL : cli->operand[1]);
 }
 
-/* What the engine warns of DEST: a bucket's server that does not keep two writers apart. */
+/* Prints warnings about DEST: for example, that its server does not support conditional writes. */
 static void warn_of_dest(const struct cli *cli, struct ckpt_engine *engine)
 {
 	struct ckpt_log_record record = {.size = sizeof(record)};
@@ -248,7 +248,7 @@ static int by_first(const void *a, const void *b)
 	return (first->first > second->first) - (first->first < second->first);
 }
 
-/* Those whose files are wanted, each once, for the caller to free; NULL: all, or there is no memory. */
+/* The ranks of --rank, each once. The caller frees it. NULL: no --rank, or no memory. */
 static uint32_t *list_ranks(const struct cli *cli, size_t *ret_count)
 {
 	struct cli_ranks parts[CLI_RANKS_MAX];
@@ -276,7 +276,7 @@ static uint32_t *list_ranks(const struct cli *cli, size_t *ret_count)
 	return ranks;
 }
 
-/* Copies the step as it is, or what some ranks have of it. */
+/* Copies the whole step, or the files of some ranks. */
 static int copy_out(
 	const struct cli *cli, struct ckpt_engine *engine, struct ckpt_restore **ret_restore)
 {
@@ -311,8 +311,9 @@ static int copy_out(
 int cmd_restore(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE DEST [--step N] [--rank R | --consolidate [--file-size SIZE] | "
-			 "--world-size M --rank R [--whole PATTERN]] [--json]",
+		.usage = "STORE DEST [--step N] [--json] [-q]\n"
+			 "          [--rank R[-S]... | --consolidate [--file-size SIZE] |\n"
+			 "           --world-size M --rank R [--whole PATTERN]...]",
 		.help = help,
 		.operands = 2,
 		.takes_step = true,

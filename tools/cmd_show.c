@@ -1,28 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ckpt show: what one step holds. */
+/* ckpt show: lists the tensors of one step. */
 #include <string.h>
 
 #include "cli.h"
 
 static const char help[] =
-	"Shows one step: its tensors with type, shape, size and offset in the shard, and the "
-	"values\n"
-	"that are not tensors. Reads the manifest and the index, not the shard. In the store of "
-	"one\n"
-	"node of several, they are those of the ranks that are here; the others are listed as "
-	"elsewhere.\n"
-	"STORE is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
+	"Lists the tensors of one step, with type, shape, size and offset in the shard.\n"
+	"With --json it also shows the values that are not tensors. It reads the\n"
+	"manifest and the indexes, and no shard. In the store of one node of several it\n"
+	"shows the tensors of the ranks that are here, and lists the ranks of other\n"
+	"nodes. STORE is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
 	"\n"
-	"  --step N|latest|latest~K  which step; the newest good one of the lineage by default\n"
-	"  --json                    one JSON object, with the values\n"
-	"  -q, --quiet               no heading\n"
+	"  --step N|latest|latest~K\n"
+	"                The step. Default: the newest good step of the lineage.\n"
+	"  --json        Print one JSON object, with the values.\n"
+	"  -q, --quiet   Print no heading.\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 all well; 1 failed; 2 usage; 3 a file is missing, or no rank is here; 4 "
-	"the\n"
-	"manifest or index does not verify, or every step is quarantined; 10 no such store or "
-	"step;\n"
-	"12 not authorised; 13 network; 130, 143 interrupted.\n"
+	"Exit status: 0 success; 1 failure; 2 wrong usage; 3 a file is missing, or no\n"
+	"rank is here; 4 the manifest or an index does not verify, or every step is\n"
+	"quarantined; 10 no such store or step; 12 not authorised; 13 network;\n"
+	"130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt show /nvme/run42\n"
@@ -43,7 +41,7 @@ static json_t *tensor_object(const struct ckpt_tensor_info *info)
 
 	for (uint32_t i = 0; i < info->ndim; i++)
 		(void)json_array_append_new(shape, json_integer((json_int_t)info->shape[i]));
-	/* Of very many ranks where it lies is in an index that was not read. */
+	/* With many ranks the offset is in an index that was not read. */
 	json_t *offset =
 		info->offset == UINT64_MAX ? json_null() : json_integer((json_int_t)info->offset);
 	json_t *object = json_pack("{s:s, s:s, s:o, s:I, s:o, s:i}", "name", info->name, "dtype",
@@ -79,31 +77,31 @@ static void print_tensor(const struct ckpt_tensor_info *info)
 	(void)putchar('\n');
 }
 
-/* The ranks that are elsewhere, each with its node. */
-static json_t *elsewhere_array(const struct ckpt_restore *restore)
+/* The ranks of other nodes. */
+static json_t *other_node_array(const struct ckpt_restore *restore)
 {
 	json_t *array = json_array();
 
 	for (uint32_t i = 0; i < ckpt_restore_world(restore); i++) {
 		const char *node = "";
-		uint32_t elsewhere = 0;
-		(void)ckpt_restore_rank_node(restore, i, &node, &elsewhere);
-		if (elsewhere)
+		uint32_t other_node = 0;
+		(void)ckpt_restore_rank_node(restore, i, &node, &other_node);
+		if (other_node)
 			(void)json_array_append_new(
 				array, json_pack("{s:i, s:s}", "rank", (int)i, "node", node));
 	}
 	return array;
 }
 
-static void print_elsewhere(const struct ckpt_restore *restore)
+static void print_other_nodes(const struct ckpt_restore *restore)
 {
 	for (uint32_t i = 0; i < ckpt_restore_world(restore); i++) {
 		const char *node = "";
-		uint32_t elsewhere = 0;
-		(void)ckpt_restore_rank_node(restore, i, &node, &elsewhere);
-		if (!elsewhere)
+		uint32_t other_node = 0;
+		(void)ckpt_restore_rank_node(restore, i, &node, &other_node);
+		if (!other_node)
 			continue;
-		(void)printf("elsewhere: rank %u on node ", i);
+		(void)printf("other node: rank %u on node ", i);
 		cli_print_text(stdout, node);
 		(void)putchar('\n');
 	}
@@ -124,8 +122,8 @@ static void print_json(const struct ckpt_restore *restore, const char *meta, siz
 	(void)json_object_set_new(
 		object, "generation", json_integer((json_int_t)ckpt_restore_generation(restore)));
 	(void)json_object_set_new(object, "tensors", tensors);
-	(void)json_object_set_new(object, "other_node", elsewhere_array(restore));
-	/* An integer too large for the parser leaves the values out; they are in the index all the same. */
+	(void)json_object_set_new(object, "other_node", other_node_array(restore));
+	/* If the parser cannot read them (a very large integer), the values are null. The index has them. */
 	json_t *values = length ? json_loadb(meta, length, JSON_DECODE_ANY, NULL) : NULL;
 	(void)json_object_set_new(object, "meta", values ? values : json_null());
 	cli_print_json(object);
@@ -146,10 +144,9 @@ static void print_text(const struct cli *cli, const struct ckpt_restore *restore
 		print_tensor(&info);
 	}
 	if (!cli->quiet && length)
-		(void)printf(
-			"and %s of other values (--json shows them)\n", cli_bytes(length, bytes));
+		(void)printf("other values: %s (--json prints them)\n", cli_bytes(length, bytes));
 	if (!cli->quiet)
-		print_elsewhere(restore);
+		print_other_nodes(restore);
 }
 
 int cmd_show(int argc, char **argv, const char *name)

@@ -1,39 +1,42 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ckpt upload: what a job that ended has not sent to its remote store. */
+/* ckpt upload: uploads steps that the remote store does not have. */
 #include <string.h>
 
 #include "cli.h"
 
 static const char help[] =
-	"Sends every committed step of the lineage of STORE that REMOTE does not have there, the\n"
-	"oldest first, verified on the way: what a job with this remote would do when it is "
-	"started\n"
-	"again. Only what is missing is sent. REMOTE is s3://BUCKET/PREFIX or file:///DIRECTORY,\n"
-	"empty or the remote store of the same run. Without it, it is where the job has last sent\n"
-	"its steps, as it wrote that down in STORE; of remote_every as well. A directory that was\n"
-	"written down must be a store already. A job that is running does it itself, and is left\n"
-	"alone. What something else is sending there already is waited for, until 30 s have gone\n"
-	"by in which it has finished the files of no rank.\n"
+	"Uploads every committed step of the lineage that REMOTE does not have, the\n"
+	"oldest first, and verifies it on the way. A job with this remote store does the\n"
+	"same when it is started again. What is already there is not sent again.\n"
 	"\n"
-	"  --json                    one JSON object\n"
+	"REMOTE is s3://BUCKET/PREFIX or file:///DIRECTORY. It must be empty or a store\n"
+	"of the same run. Without REMOTE, upload uses the remote store that the job has\n"
+	"recorded in STORE, and the job's remote_every. A recorded directory must\n"
+	"already be a store.\n"
+	"\n"
+	"It refuses the store of a running job, which uploads by itself. It names steps\n"
+	"that are incomplete or damaged, and uploads the others. If another process is\n"
+	"sending files of STORE to REMOTE, it waits, and gives up when that process has\n"
+	"finished the files of no rank for 30 seconds. Run the same command again to\n"
+	"continue.\n"
+	"\n"
+	"  --json        Print one JSON object.\n"
 	"  --progress auto|always|never\n"
-	"  -q, --quiet               say nothing when all is well\n"
+	"                Show a progress bar. Default: if standard error is a terminal.\n"
+	"  -q, --quiet   Print nothing on success.\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"What was sent before it is interrupted, or fails, is there, and is not sent again.\n"
-	"\n"
-	"Exit status: 0 all is there; 1 failed; 2 usage; 3, 4 a step is not whole here, and was "
-	"not\n"
-	"sent: the others were; 10 no such store; 11 a live process holds STORE, or sends it to\n"
-	"REMOTE, or another job goes on from REMOTE; 12 not authorised; 13 network; 14 no space;\n"
-	"130, 143 interrupted.\n"
+	"Exit status: 0 success; 1 failure; 2 wrong usage; 3, 4 a step is incomplete or\n"
+	"damaged and was not uploaded, but the others were; 10 no such store; 11 a live\n"
+	"process holds STORE, or sends it to REMOTE, or a later job has taken over\n"
+	"REMOTE; 12 not authorised; 13 network; 14 no space; 130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt upload /nvme/run42\n"
 	"  ckpt upload /nvme/run42 s3://models/run42\n"
 	"  ckpt upload /nvme/run42 file:///mnt/shared/run42\n";
 
-/* Where the job has sent its steps, by what it wrote down. An exit code: it has said why. */
+/* Reads the remote store that the job has recorded. Returns an exit code; errors were printed. */
 static int recall(struct cli *cli, struct ckpt_remote_info *info)
 {
 	struct ckpt_engine *engine = NULL;
@@ -50,7 +53,7 @@ static int recall(struct cli *cli, struct ckpt_remote_info *info)
 		r = ckpt_catalog_remote(catalog, info);
 	if (r == CKPT_ENOSTORE) {
 		(void)snprintf(none.message, sizeof(none.message),
-			"%.300s does not know of a remote store: name it (%s STORE REMOTE)",
+			"%.300s has no record of a remote store: name it (%s STORE REMOTE)",
 			cli->operand[0], cli->program->name);
 		exit_code = cli_fail_record(cli, CLI_USAGE, &none);
 	} else if (r < 0) {
@@ -62,8 +65,8 @@ static int recall(struct cli *cli, struct ckpt_remote_info *info)
 }
 
 /*
- * A directory that is to be a store already, so that nothing is made where a file system is not mounted, or where
- * somebody else has written that steps go.
+ * Refuses a recorded directory that is not a store. Its file system may not be mounted, or somebody else may have written
+ * the record.
  */
 static int check_there(const struct cli *cli, const char *remote)
 {
@@ -91,9 +94,9 @@ static int take_remote(struct cli *cli, struct ckpt_remote_info *info)
 	cli_guard(info->remote);
 	cli->remote_every = info->every;
 	if (!cli->quiet && !cli->json) {
-		(void)fputs("to ", stdout);
+		(void)fputs("uploading to ", stdout);
 		cli_print_text(stdout, info->remote);
-		(void)fputs(", as the job wrote down\n", stdout);
+		(void)fputs(", as recorded by the job\n", stdout);
 	}
 	return CLI_OK;
 }
@@ -115,7 +118,7 @@ static void say(const struct cli *cli, struct ckpt_engine *engine)
 		(void)json_object_set_new(object, "remote", json_string(cli->operand[1]));
 		cli_print_json(object);
 	} else if (!cli->quiet) {
-		(void)printf("%llu steps are in %s (%s sent)\n",
+		(void)printf("%llu steps are in %s (%s uploaded)\n",
 			(unsigned long long)stats.uploads_done, cli->operand[1],
 			cli_bytes(stats.bytes_uploaded, text));
 	}
@@ -124,7 +127,7 @@ static void say(const struct cli *cli, struct ckpt_engine *engine)
 int cmd_upload(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE [REMOTE] [--json]",
+		.usage = "STORE [REMOTE] [--json] [-q]",
 		.help = help,
 		.operands = 1,
 		.operands_more = 1,

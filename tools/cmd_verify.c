@@ -1,44 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ckpt-verify: every chunk against its digest. */
+/* ckpt-verify: compares every chunk with its digest. */
 #include <errno.h>
 #include <string.h>
 
 #include "cli.h"
 
-/* How often a store is listed that loses every step between its listing and their reading. */
+/* How often the store is listed again if all listed steps were deleted before they were read. */
 #define LISTINGS_MAX 50
-/* In place of a step, where something is wrong with none. */
+/* The step of a finding that concerns no step. */
 #define NO_STEP      UINT64_MAX
 
 static const char help[] =
-	"Checks committed steps of a store: their manifests, indexes, and every chunk of every\n"
-	"shard against its digest. Without --step every committed step of the lineage is checked,\n"
-	"quarantined ones too; one that is removed meanwhile is no finding. Changes nothing.\n"
+	"Reads the manifest, the indexes and every chunk of every shard of the committed\n"
+	"steps, and compares each with its digest. Without --step it verifies every\n"
+	"committed step of the lineage, also quarantined ones. It changes nothing.\n"
 	"STORE is a directory, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
-	"In the store of one node of several, ranks of the other nodes are elsewhere: that is "
-	"said,\n"
-	"and is no finding, as long as a rank is here. A step that was committed although its\n"
-	"ranks differed in what one of them saved for all, or in a part of a tensor that each\n"
-	"of them saved, is good, and that is said as well.\n"
 	"\n"
-	"  --step N|latest|latest~K  one step only\n"
-	"  --quick                   structure only: manifests, indexes and headers against their\n"
-	"                            digests, shards by their size; what is in tensors is not "
-	"read\n"
-	"  --json                    one JSON object per line: findings, good shards, ranks that "
-	"are\n"
-	"                            elsewhere, steps removed meanwhile, quarantined steps that "
-	"are\n"
-	"                            good now, steps whose ranks differed, a summary\n"
+	"These are reported, and are not damage: a step that is deleted while it is\n"
+	"verified; a quarantined step whose files are good; ranks of other nodes, if\n"
+	"every node has its own store; and a step that was committed although its ranks\n"
+	"held different bytes of what they should have had alike.\n"
+	"\n"
+	"  --step N|latest|latest~K\n"
+	"                Verify one step only.\n"
+	"  --quick       Verify the structure only: compare manifests, indexes and\n"
+	"                headers of shards with their digests, and check that every\n"
+	"                shard has its exact length. Tensors are not read.\n"
+	"  --json        Print one JSON object per line: damage, good shards, ranks of\n"
+	"                other nodes, deleted steps, quarantined steps that are good\n"
+	"                now, steps whose ranks differed, errors, and a summary.\n"
 	"  --progress auto|always|never\n"
-	"  -q, --quiet               say nothing but what is wrong\n"
+	"                Show a progress bar. Default: if standard error is a terminal.\n"
+	"  -q, --quiet   Print only what is wrong.\n"
 	"  --version, -h, --help\n"
 	"\n"
-	"Exit status: 0 all well; 1 failed, or a manifest cannot be read or is of a newer format;\n"
-	"2 usage; 3 files are missing or short, or no rank of a step is here; 4 bytes differ from\n"
-	"their digest (file, offset and tensor are named), a file is malformed, or every step is\n"
-	"quarantined; 10 no such store or step; 12 not authorised; 13 network; 130, 143\n"
-	"interrupted.\n"
+	"Exit status: 0 success; 1 failure, or a manifest is unreadable or of a newer\n"
+	"format; 2 wrong usage; 3 files of a committed step are missing or short, or no\n"
+	"rank of it is here; 4 bytes differ from their digest (the output says where),\n"
+	"a file is malformed, or every step is quarantined; 10 no such store or step;\n"
+	"12 not authorised; 13 network; 130, 143 interrupted.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt-verify /nvme/run42\n"
@@ -50,11 +50,11 @@ struct verification {
 	const struct cli *cli;
 	struct ckpt_engine *engine;
 	int exit;
-	bool failed; /* what could not be begun has been said; there is nothing to sum up */
+	bool failed; /* it could not start, and the error was printed: no summary */
 	unsigned steps;
 	unsigned findings;
 	unsigned removed;
-	unsigned elsewhere; /* ranks */
+	unsigned other_node; /* ranks of other nodes */
 	uint64_t bytes;
 };
 
@@ -108,29 +108,29 @@ static void say_good(const struct verification *v, const struct ckpt_finding *f)
 		(void)json_object_set_new(object, "file", json_string(f->error.file));
 		cli_print_json(object);
 	} else if (!v->cli->quiet) {
-		(void)printf("step %llu: rank %u is %s (%s)\n", (unsigned long long)f->step,
-			f->rank, v->cli->quick ? "whole" : "good", f->error.file);
+		(void)printf("step %llu: rank %u %s (%s)\n", (unsigned long long)f->step, f->rank,
+			v->cli->quick ? "has a good structure" : "is good", f->error.file);
 	}
 }
 
-/* In the store of another node: how that is, is for who verifies there. */
-static void say_elsewhere(struct verification *v, const struct ckpt_finding *f)
+/* The files of this rank are in the store of another node: verify them there. */
+static void say_other_node(struct verification *v, const struct ckpt_finding *f)
 {
-	v->elsewhere++;
+	v->other_node++;
 	if (v->cli->json) {
 		json_t *object = step_object("other_node", f->step, f->generation);
 		(void)json_object_set_new(object, "rank", json_integer(f->rank));
 		(void)json_object_set_new(object, "node", json_string(f->node));
 		cli_print_json(object);
 	} else if (!v->cli->quiet) {
-		(void)printf("step %llu: elsewhere: rank %u on node ", (unsigned long long)f->step,
+		(void)printf("step %llu: other node: rank %u on node ", (unsigned long long)f->step,
 			f->rank);
 		cli_print_text(stdout, f->node);
 		(void)putchar('\n');
 	}
 }
 
-/* Its files are good; it was committed although its ranks differed. */
+/* The files are good, but the step was committed although its ranks differed. */
 static void say_replicas(const struct verification *v, const struct ckpt_restore *restore)
 {
 	const char *differ = ckpt_restore_replicas(restore);
@@ -144,7 +144,7 @@ static void say_replicas(const struct verification *v, const struct ckpt_restore
 		cli_print_json(object);
 		return;
 	}
-	(void)printf("step %llu: was committed though ", (unsigned long long)step);
+	(void)printf("step %llu: committed although ", (unsigned long long)step);
 	cli_print_text(stdout, differ);
 	(void)putchar('\n');
 }
@@ -155,7 +155,7 @@ static void fail(struct verification *v, int code)
 	v->failed = true;
 }
 
-/* A failure that is no finding: the step cannot be looked at. */
+/* The step cannot be verified: reports the error as a finding. */
 static void say_failure(struct verification *v, uint64_t step, uint64_t generation, int code)
 {
 	struct ckpt_finding f = {.size = sizeof(f), .step = step, .generation = generation};
@@ -166,17 +166,17 @@ static void say_failure(struct verification *v, uint64_t step, uint64_t generati
 	say_finding(v, &f);
 }
 
-/* Retention has removed it since it was listed. That is how it should be. */
+/* Retention has deleted the step since it was listed. That is no damage. */
 static void say_removed(struct verification *v, const struct ckpt_step_info *listed)
 {
 	v->removed++;
 	if (v->cli->json)
 		cli_print_json(step_object("removed", listed->step, listed->generation));
 	else if (!v->cli->quiet)
-		(void)printf("step %llu: removed meanwhile\n", (unsigned long long)listed->step);
+		(void)printf("step %llu: deleted meanwhile\n", (unsigned long long)listed->step);
 }
 
-/* Somebody has put its files back, and restores do not know it. */
+/* The files are good again, but restores still skip the step. */
 static void say_quarantined(struct verification *v, const struct ckpt_step_info *info)
 {
 	char file[64];
@@ -189,8 +189,8 @@ static void say_quarantined(struct verification *v, const struct ckpt_step_info 
 		(void)json_object_set_new(object, "note", json_string(info->note));
 		cli_print_json(object);
 	} else if (!v->cli->quiet) {
-		(void)printf("step %llu is quarantined, but its files are good now: remove %s to "
-			     "let restores choose it again\n",
+		(void)printf("step %llu is quarantined, but its files are good now: delete %s, so "
+			     "that restores choose it again\n",
 			(unsigned long long)info->step, file);
 	}
 }
@@ -199,19 +199,21 @@ static void summarise(const struct verification *v, bool bad)
 {
 	char bytes[32];
 	char removed[64] = "";
-	char elsewhere[64] = "";
-	const char *verdict = bad ? "NOT good" : v->elsewhere ? "all here is good" : "all good";
+	char other_node[64] = "";
+	const char *verdict = bad             ? "NOT good"
+			      : v->other_node ? "all good in this store"
+					      : "all good";
 
 	if (!bad && v->cli->quick)
-		verdict = v->elsewhere ? "all here is whole, and its tensors were not read"
-				       : "all whole, and the tensors were not read";
+		verdict = v->other_node ? "structure good in this store, tensors not read"
+					: "structure good, tensors not read";
 	if (cli_interrupted())
-		verdict = bad ? "NOT good, and interrupted" : "interrupted";
+		verdict = bad ? "NOT good, interrupted" : "interrupted";
 	if (v->cli->json) {
 		json_t *object = cli_object("summary");
 		(void)json_object_set_new(object, "steps", json_integer(v->steps));
 		(void)json_object_set_new(object, "removed", json_integer(v->removed));
-		(void)json_object_set_new(object, "other_node", json_integer(v->elsewhere));
+		(void)json_object_set_new(object, "other_node", json_integer(v->other_node));
 		(void)json_object_set_new(object, "findings", json_integer(v->findings));
 		(void)json_object_set_new(object, "bytes", json_integer((json_int_t)v->bytes));
 		(void)json_object_set_new(object, "quick", json_boolean(v->cli->quick));
@@ -222,22 +224,22 @@ static void summarise(const struct verification *v, bool bad)
 	} else if (!v->cli->quiet || v->exit) {
 		if (v->removed)
 			(void)snprintf(
-				removed, sizeof(removed), "%u removed meanwhile, ", v->removed);
-		if (v->elsewhere)
-			(void)snprintf(elsewhere, sizeof(elsewhere), "%u rank%s elsewhere, ",
-				v->elsewhere, v->elsewhere == 1 ? "" : "s");
+				removed, sizeof(removed), "%u deleted meanwhile, ", v->removed);
+		if (v->other_node)
+			(void)snprintf(other_node, sizeof(other_node), "%u rank%s on other nodes, ",
+				v->other_node, v->other_node == 1 ? "" : "s");
 		(void)printf("%u step%s, %s%s%s read: %s\n", v->steps, v->steps == 1 ? "" : "s",
-			removed, elsewhere, cli_bytes(v->bytes, bytes), verdict);
+			removed, other_node, cli_bytes(v->bytes, bytes), verdict);
 	}
 }
 
-/* All that it has come to, interrupted or not. */
+/* Prints the summary, also after a signal, and returns the exit code. */
 static int end(void *user)
 {
 	struct verification *v = user;
 	bool bad = v->exit != CLI_OK;
 
-	/* What the signal came for is the exit code; whether something was found is in the words. */
+	/* After a signal the exit code is that of the signal; the summary says whether there was damage. */
 	if (cli_interrupted())
 		v->exit = CLI_SIGNAL + cli_interrupted();
 	if (!v->failed)
@@ -253,7 +255,7 @@ static int list(struct verification *v, struct ckpt_catalog **ret_catalog)
 	return r;
 }
 
-/* A step as it is now; false: it is not there, or cannot be listed. */
+/* Lists the store again and finds a step; false: it is not there, or listing failed. */
 static bool look_up(
 	struct verification *v, uint64_t generation, uint64_t step, struct ckpt_step_info *ret_info)
 {
@@ -279,7 +281,7 @@ static void say_findings(struct verification *v, const struct ckpt_restore *rest
 		if (ckpt_verify_finding(restore, i, &f) < 0)
 			continue;
 		if (f.error.code == CKPT_EOTHERNODE)
-			say_elsewhere(v, &f);
+			say_other_node(v, &f);
 		else if (f.error.code)
 			say_finding(v, &f);
 		else
@@ -287,7 +289,7 @@ static void say_findings(struct verification *v, const struct ckpt_restore *rest
 	}
 }
 
-/* The end of one step. `listed` is NULL when it was asked for. */
+/* Reports one step. `listed` is NULL if the user named the step. */
 static void take_outcome(struct verification *v, struct ckpt_restore *restore,
 	const struct ckpt_step_info *listed, int code)
 {
@@ -339,13 +341,13 @@ static void verify_step(struct verification *v, uint64_t step, const struct ckpt
 	ckpt_restore_free(restore);
 }
 
-/* A manifest that does not verify hides its step from the lineage: it is a finding of its own. */
+/* A step whose manifest does not verify is not in the lineage, so it is reported separately. */
 static void say_broken(struct verification *v, const struct ckpt_step_info *info)
 {
 	struct ckpt_finding f = {
 		.size = sizeof(f), .step = info->step, .generation = info->generation};
 	struct ckpt_error *e = &f.error;
-	/* Codes of the library have sentences of their own. */
+	/* For codes of the library the note is a complete message. */
 	bool system = info->code > CKPT_EINTEGRITY;
 
 	*e = (struct ckpt_error){.size = sizeof(*e),
@@ -365,7 +367,7 @@ static void say_broken(struct verification *v, const struct ckpt_step_info *info
 	say_finding(v, &f);
 }
 
-/* Whether it was broken in the listing before this one (NULL: there was none). */
+/* Whether the previous listing (NULL: none) had it as broken, so that it is printed once. */
 static bool said_before(const struct ckpt_catalog *before, const struct ckpt_step_info *info)
 {
 	for (size_t i = 0; before && i < ckpt_catalog_count(before); i++) {
@@ -391,10 +393,10 @@ static void verify_listed(struct verification *v, const struct ckpt_catalog *cat
 }
 
 /*
- * Whether a listing came to nothing, beside a writer that removes steps: all that it had is gone, or it was made
- * between the last step and the next one.
+ * Whether a writer that deletes steps has left nothing of this listing to verify: all its steps were deleted, or it was
+ * made after the old step was deleted and before the next was committed.
  */
-static bool came_to_nothing(const struct verification *v, bool removed)
+static bool must_list_again(const struct verification *v, bool removed)
 {
 	uint64_t latest = 0;
 
@@ -422,14 +424,14 @@ static void verify_lineage(struct verification *v)
 		verify_listed(v, catalog, before);
 		ckpt_catalog_free(before);
 		before = catalog;
-	} while (came_to_nothing(v, v->removed > removed) && ++tries < LISTINGS_MAX);
+	} while (must_list_again(v, v->removed > removed) && ++tries < LISTINGS_MAX);
 	if (before && ckpt_catalog_error(before, &f.error) < 0)
 		say_finding(v, &f);
 	ckpt_catalog_free(before);
 	if (r < 0 && !cli_interrupted() && !v->failed)
 		say_failure(v, NO_STEP, 0, r);
 	if (v->steps == 0 && v->findings == 0 && !v->failed && !cli_interrupted()) {
-		/* For its sentence, where the last listing held nothing at all. */
+		/* Called for its error message: the last listing was empty. */
 		cli_watch(v->cli, end, v);
 		r = ckpt_engine_latest(v->engine, &latest);
 		cli_unwatch();
@@ -440,7 +442,7 @@ static void verify_lineage(struct verification *v)
 int cmd_verify(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE [--step N] [--quick] [--json]",
+		.usage = "STORE [--step N] [--quick] [--json] [-q]",
 		.help = help,
 		.operands = 1,
 		.takes_step = true,

@@ -7,7 +7,7 @@
 
 #define TARGETS_MAX 4096
 
-/* Rows of one tensor, which lie in the buffers from `offset` on. */
+/* Rows of one tensor, at `offset` in the buffers. */
 struct part {
 	struct compare_tensor *tensor;
 	uint64_t first; /* element */
@@ -50,7 +50,7 @@ static void add_part(struct batch *batch, struct compare_tensor *t, uint64_t row
 	batch->bytes += part->bytes;
 }
 
-/* What comes next. False: nothing. */
+/* Fills the next batch. False: there is none. */
 static bool fill(struct compare *c, struct batch *batch)
 {
 	batch->count = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of tensors of two steps, read and verified a batch at a time. A batch is as many tensors as fit its
- * buffers, or some rows of one that is larger.
+ * Compares the bytes of tensors of two steps. They are read and verified in batches: as many tensors as fit into
+ * the buffers, or some rows of a larger one.
  */
 #ifndef CKPT_TOOLS_COMPARE_H
 #define CKPT_TOOLS_COMPARE_H
@@ -10,14 +10,14 @@
 
 #define COMPARE_SIDES 2
 
-/* A tensor that both sides have, of one dtype and shape. */
+/* A tensor that both sides have with the same dtype and shape. */
 struct compare_tensor {
 	struct ckpt_tensor_info info; /* of the first side, whose handle outlives this */
 
-	/* Found. */
+	/* The result. */
 	uint64_t elements;
 	uint64_t differing;
-	uint64_t first; /* of those that differ, counted row-major */
+	uint64_t first; /* number of the first element that differs, row-major */
 };
 
 struct compare {
@@ -29,7 +29,7 @@ struct compare {
 	size_t count;
 	uint64_t batch_bytes; /* of each side's buffer, unless a row is larger */
 
-	/* Its own. */
+	/* Private. */
 	char *buffers[COMPARE_SIDES];
 	uint64_t buffer_bytes;
 	size_t tensor; /* where the next batch begins */
@@ -37,8 +37,8 @@ struct compare {
 };
 
 /*
- * Fills in what differs. Returns the library's code of the first failure, which is its last error; -ENOMEM may have
- * none, and -ESTALE (the step of that number is of another generation now) has none.
+ * Compares, and fills in the results. Returns 0, or the code of the first failure, with ckpt_last_error(). There is no
+ * such message for -ESTALE (the step of that number is of another generation now), nor always for -ENOMEM.
  */
 int compare_run(struct compare *compare);
 

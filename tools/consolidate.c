@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensors in plain files: whole ones, or what one rank of a job would hold of them. The restore brings every
- * box of every tensor to its place in the mapped file.
+ * Writes tensors to plain files: whole ones, or what one rank of a job would hold. The restore copies every box of every
+ * tensor to its place in the mapped file.
  */
 #include "consolidate.h"
 
@@ -16,7 +16,7 @@
 #define HEADER_MAX  UINT64_C(100000000) /* what readers of safetensors accept */
 #define INDEX_NAME  "model.safetensors.index.json"
 
-/* Names of safetensors, and the bytes of an element. What it lacks is U8, with a dimension more. */
+/* Type names of safetensors, and bytes of an element. Types that it lacks are U8 with one more dimension. */
 static const struct {
 	const char *name;
 	unsigned bytes;
@@ -46,7 +46,7 @@ static const struct {
 	[CKPT_F4_X2] = {"F4", 1, false},
 };
 
-/* A tensor, and what is written of it. */
+/* A tensor, and the part of it that is written. */
 struct item {
 	struct ckpt_tensor_info info;
 	int64_t start; /* in the first dimension */
@@ -55,7 +55,7 @@ struct item {
 	uint64_t nbytes;
 };
 
-/* Another name of a tensor. */
+/* A further name of a tensor. */
 struct alias {
 	const char *name;
 	const char *target;
@@ -81,7 +81,7 @@ struct job {
 	size_t model_count;
 	struct dest_file index; /* if there are several */
 	struct ckpt_target *targets;
-	int64_t *dims; /* shape and start of those that are cut */
+	int64_t *dims; /* shape and start of the tensors that are cut */
 };
 
 static int fail_memory(const struct job *job)
@@ -95,7 +95,7 @@ static bool put(json_t *object, const char *key, json_t *value)
 	return json_object_set_new(object, key, value) == 0;
 }
 
-/* What there is. */
+/* The tensors. */
 
 /* A member of the metadata that is not the name of a tensor. */
 static bool is_reserved(const struct job *job, const char *name)
@@ -114,7 +114,7 @@ static bool stays_whole(const struct cli *cli, const struct ckpt_tensor_info *in
 	return whole;
 }
 
-/* Pieces of one size, but for the last ones, which are smaller or empty. */
+/* All pieces have the same size, except the last ones, which are smaller or empty. */
 static void cut_item(const struct cli *cli, struct item *item)
 {
 	const struct ckpt_tensor_info *info = &item->info;
@@ -146,7 +146,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(x->name, y->name);
 }
 
-/* Which of the tensors each alias stands for. */
+/* Finds the tensor of each alias. */
 static int place_aliases(struct job *job)
 {
 	struct named *sorted = calloc(job->item_count + 1, sizeof(*sorted));
@@ -161,7 +161,7 @@ static int place_aliases(struct job *job)
 		struct named key = {.name = job->aliases[i].target};
 		const struct named *found =
 			bsearch(&key, sorted, job->item_count, sizeof(*sorted), by_name);
-		/* Not found: a file without the tensor has no use for its name. */
+		/* Not found: no file has the tensor, so none lists the alias. */
 		job->aliases[i].item = found ? found->item : job->item_count;
 	}
 	free(sorted);
@@ -187,7 +187,7 @@ static int take_tensors(struct job *job)
 				(struct alias){.name = info.name, .target = info.alias_of};
 			continue;
 		}
-		/* A name that cannot be noted beside the others has a copy of the bytes. */
+		/* A reserved name cannot be listed in the metadata: such an alias gets a copy of the bytes. */
 		job->items[job->item_count].info = info;
 		cut_item(job->cli, &job->items[job->item_count++]);
 	}
@@ -221,7 +221,7 @@ static int name_models(struct job *job)
 	return exit_code;
 }
 
-/* Tensors in their order, as many to a file as it takes; one at least. */
+/* Distributes the tensors, in their order, as many to a file as fit; at least one. */
 static int share_out(struct job *job)
 {
 	uint64_t most = job->cli->file_size;
@@ -244,7 +244,7 @@ static int share_out(struct job *job)
 				return dest_fail(&job->dest, EFBIG, "write", "");
 			m->data_bytes += job->items[i++].nbytes;
 			m->count++;
-			/* A tensor that is larger by itself has a file of its own. */
+			/* A larger tensor has its own file. */
 			if (most && m->data_bytes >= most)
 				break;
 		}
@@ -283,7 +283,7 @@ static json_t *describe(const struct item *item, uint64_t begin)
 		"data_offsets", (json_int_t)begin, (json_int_t)end);
 }
 
-/* Which other names the tensors of the file have: as safetensors' own writers note those that they leave out. */
+/* Lists further names of the tensors, in the same way as the writers of safetensors. */
 static bool put_metadata(const struct job *job, const struct model *m, json_t *object)
 {
 	json_t *metadata = json_object();
@@ -309,7 +309,7 @@ static bool put_metadata(const struct job *job, const struct model *m, json_t *o
 	return false;
 }
 
-/* Text with its length before it and spaces behind; NULL: no memory. The caller frees it. */
+/* The text with its length in front and padded with spaces; NULL: no memory. The caller frees it. */
 static char *pad_header(const json_t *object, size_t length, size_t bytes)
 {
 	char *header = malloc(bytes);
@@ -345,9 +345,8 @@ static int make_header(
 	json_decref(object);
 	if (!readable)
 		return dest_fail_text(&job->dest, -E2BIG,
-			"its header would be larger than the 100000000 bytes that readers of "
-			"safetensors accept: use --file-size, so that the tensors are in several "
-			"files");
+			"its header would be larger than 100000000 bytes, which readers of "
+			"safetensors do not accept: use --file-size to write several files");
 	if (!header)
 		return fail_memory(job);
 	*ret_header = header;
@@ -355,7 +354,7 @@ static int make_header(
 	return CLI_OK;
 }
 
-/* What is wanted of a tensor, and where it goes. Returns the room for dimensions that is left. */
+/* Sets the target of one tensor. Returns the unused rest of `dims`. */
 static int64_t *aim(const struct item *item, void *to, int64_t *dims, struct ckpt_target *target)
 {
 	const struct ckpt_tensor_info *t = &item->info;
@@ -412,7 +411,7 @@ static int make_models(struct job *job)
 	return exit_code;
 }
 
-/* Which file each tensor is in, as Hugging Face has it; NULL: no memory. */
+/* The index: the file of each tensor, as Hugging Face has it; NULL: no memory. */
 static char *make_index_text(const struct job *job)
 {
 	json_t *names = json_object();
@@ -452,7 +451,7 @@ static int make_index(struct job *job)
 	return exit_code;
 }
 
-/* Everything that is wanted, to its place. */
+/* Restores all tensors into the mapped files. */
 static int fill(struct job *job)
 {
 	int r = ckpt_restore_bind(job->restore, job->targets, job->item_count);
@@ -464,7 +463,7 @@ static int fill(struct job *job)
 	return r < 0 ? cli_fail(job->cli, r) : CLI_OK;
 }
 
-/* Names, when every byte is durable; the index last. */
+/* Renames the files when every byte is durable, the index last. */
 static int finish(struct job *job)
 {
 	int exit_code = CLI_OK;
@@ -506,7 +505,7 @@ static bool list_files(const struct job *job, json_t *files)
 	return good;
 }
 
-/* The restore has let go of the maps. After a failure nothing is left. */
+/* The restore no longer uses the maps. After a failure all files are deleted. */
 static void clean_up(struct job *job, bool keep)
 {
 	for (size_t i = 0; i < job->model_count; i++)
@@ -520,17 +519,17 @@ static void clean_up(struct job *job, bool keep)
 	free(job->dims);
 }
 
-/* What a rank that is elsewhere holds nobody here knows: files without it would look whole. */
+/* Refuses if ranks are on other nodes: the files would lack their tensors, and look complete. */
 static int check_all_here(const struct job *job)
 {
 	const char *text = NULL;
 	size_t length = 0;
-	uint32_t elsewhere = 0;
+	uint32_t other_node = 0;
 
 	for (uint32_t i = 0; i < ckpt_restore_world(job->restore); i++) {
-		int r = ckpt_restore_rank_node(job->restore, i, &text, &elsewhere);
-		/* Which says where it is. */
-		if (r == 0 && elsewhere)
+		int r = ckpt_restore_rank_node(job->restore, i, &text, &other_node);
+		/* Its error names the node. */
+		if (r == 0 && other_node)
 			r = ckpt_restore_rank_meta(job->restore, i, &text, &length);
 		if (r < 0)
 			return cli_fail(job->cli, r);

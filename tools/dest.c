@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of the user's. */
+/* Plain files in a directory of the user. */
 #include "dest.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ int dest_open(struct dest *dest)
 {
 	dest->made = mkdir(dest->path, 0777) == 0;
 	if (!dest->made && errno != EEXIST)
-		return dest_fail(dest, errno, "make", "");
+		return dest_fail(dest, errno, "create", "");
 	dest->dir = open(dest->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	return dest->dir < 0 ? dest_fail(dest, errno, "open", "") : CLI_OK;
 }
@@ -58,13 +58,13 @@ int dest_file_make(const struct dest *dest, struct dest_file *file, uint64_t byt
 		return dest_fail(dest, errno, "create", file->temp);
 	file->made = true;
 	if (bytes > INT64_MAX)
-		return dest_fail(dest, EFBIG, "reserve room for", file->name);
+		return dest_fail(dest, EFBIG, "reserve space for", file->name);
 	int r = fallocate(file->fd, 0, 0, (off_t)bytes) < 0 ? errno : 0;
-	/* Where the file system cannot, the C library writes to every block. */
+	/* If the file system cannot, the C library writes to every block. */
 	if (r == EOPNOTSUPP)
 		r = posix_fallocate(file->fd, 0, (off_t)bytes);
 	if (r != 0)
-		return dest_fail(dest, r, "reserve room for", file->name);
+		return dest_fail(dest, r, "reserve space for", file->name);
 	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file->fd, 0);
 	if (map == MAP_FAILED)
 		return dest_fail(dest, errno, "map", file->name);
@@ -83,7 +83,7 @@ int dest_file_sync(const struct dest *dest, struct dest_file *file)
 	return CLI_OK;
 }
 
-/* Gives a file its name, if nobody has it. Some file systems know only one way or the other. */
+/* Renames without replacing. Some file systems support only one of the two calls. */
 int dest_file_name(const struct dest *dest, const struct dest_file *file)
 {
 	int r = renameat2(dest->dir, file->temp, dest->dir, file->name, RENAME_NOREPLACE);
@@ -97,7 +97,7 @@ int dest_file_name(const struct dest *dest, const struct dest_file *file)
 	return r < 0 ? dest_fail(dest, errno, "write", file->name) : CLI_OK;
 }
 
-/* The directory's own name. */
+/* Makes the name of the directory durable. */
 static int sync_parent(const struct dest *dest)
 {
 	int parent = openat(dest->dir, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -118,7 +118,7 @@ int dest_sync(const struct dest *dest)
 	return CLI_OK;
 }
 
-/* Takes a file back, whichever names it has got: a call that fails may have done its work. */
+/* Deletes the file under both names: a call that failed may have renamed it. */
 static void take_back(const struct dest *dest, const struct dest_file *file)
 {
 	struct stat own;

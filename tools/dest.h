@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain files in a directory that the user names: reserved first, so that no disk is full when it is too
- * late, and mapped; synced, and named when all have been. All of them or none are there in the end.
+ * Plain files in a directory of the user. Their space is reserved first, so that a full disk is found early. They are
+ * mapped, synced, and renamed when all are synced. In the end all of them exist, or none.
  */
 #ifndef CKPT_TOOLS_DEST_H
 #define CKPT_TOOLS_DEST_H
@@ -23,27 +23,27 @@ struct dest_file {
 	char *map; /* NULL: none */
 	uint64_t bytes;
 	int fd;    /* -1: none */
-	bool made; /* the temporary is there */
+	bool made; /* the temporary file exists */
 };
 
-/* Each returns an exit code, and has said why. */
+/* Each returns an exit code; errors were printed. */
 
-/* Says that something about it failed; errno is `error`. */
+/* Prints "cannot DOING PATH/NAME" with the text of the errno `error`. */
 int dest_fail(const struct dest *dest, int error, const char *doing, const char *name);
-/* The same in words of the caller's, up to the end of a sentence. */
+/* Prints "cannot write PATH: TEXT". */
 int dest_fail_text(const struct dest *dest, int code, const char *text);
-/* Makes the directory, if need be. */
+/* Opens the directory, and creates it if it does not exist. */
 int dest_open(struct dest *dest);
-/* Before dest_make(): the name, and that nobody has it. */
+/* Sets the name. Fails if a file of that name exists. */
 int dest_file_init(const struct dest *dest, struct dest_file *file, const char *name);
-/* Under its temporary name, with room for so much. */
+/* Creates and maps the file, under its temporary name, with `bytes` bytes reserved. */
 int dest_file_make(const struct dest *dest, struct dest_file *file, uint64_t bytes);
 int dest_file_sync(const struct dest *dest, struct dest_file *file);
 int dest_file_name(const struct dest *dest, const struct dest_file *file);
-/* What was named, and the directory itself, outlasts a power cut. */
+/* Makes the names in the directory, and the directory itself, durable. */
 int dest_sync(const struct dest *dest);
 
-/* Nobody writes to the map any more. Unless `keep`, the file goes, whatever name it has. */
+/* Unmaps and closes the file. Deletes it unless `keep`. Nothing may still write to the map. */
 void dest_file_end(const struct dest *dest, struct dest_file *file, bool keep);
 void dest_end(struct dest *dest, bool keep);
 

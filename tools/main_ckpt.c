@@ -11,12 +11,12 @@ static const struct {
 	const char *what;
 } verbs[] = {
 	{"ls", "ckpt ls", cmd_ls, "list the steps of a store"},
-	{"show", "ckpt show", cmd_show, "show what a step holds"},
+	{"show", "ckpt show", cmd_show, "list the tensors of a step"},
 	{"diff", "ckpt diff", cmd_diff, "compare two steps"},
-	{"verify", "ckpt verify", cmd_verify, "check every chunk (as ckpt-verify)"},
-	{"restore", "ckpt restore", cmd_restore, "copy a step out, verified (as ckpt-restore)"},
-	{"upload", "ckpt upload", cmd_upload, "send what a bucket or directory lacks of a store"},
-	{"prune", "ckpt prune", cmd_prune, "remove old steps from a bucket or directory"},
+	{"verify", "ckpt verify", cmd_verify, "verify every chunk (same as ckpt-verify)"},
+	{"restore", "ckpt restore", cmd_restore, "copy and verify a step (same as ckpt-restore)"},
+	{"upload", "ckpt upload", cmd_upload, "upload steps that the remote store does not have"},
+	{"prune", "ckpt prune", cmd_prune, "delete old steps from a bucket or shared directory"},
 };
 #define VERBS (sizeof(verbs) / sizeof(verbs[0]))
 
@@ -25,7 +25,8 @@ static void usage(FILE *to)
 	(void)fputs("usage: ckpt COMMAND STORE [OPTIONS]\n\n", to);
 	for (size_t i = 0; i < VERBS; i++)
 		(void)fprintf(to, "  %-8s  %s\n", verbs[i].verb, verbs[i].what);
-	(void)fputs("\n'ckpt COMMAND --help' says more.\n\nExample:\n  ckpt ls /nvme/run42\n", to);
+	(void)fputs("\nRun 'ckpt COMMAND --help' for details.\n\nExample:\n  ckpt ls /nvme/run42\n",
+		to);
 }
 
 static int run(int argc, char **argv)

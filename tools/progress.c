@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for something long: a bar, and an end when a signal asks for it. */
+/* Waiting for long operations: a progress bar, and the end after a signal. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ int cli_interrupted(void)
 
 static void catch_signals(void)
 {
-	/* A second one ends the program at once. Output that a signal comes upon is not lost. */
+	/* A second signal ends the program at once. SA_RESTART: writes of output are not interrupted. */
 	struct sigaction action = {
 		.sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
 
@@ -40,12 +40,12 @@ static void catch_signals(void)
 	(void)sigaction(SIGTERM, &action, NULL);
 }
 
-/* Somebody stands in a call of the library, and looks at no signal. */
+/* The main thread is in a library call, and does not look at signals. */
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t over;
 	pthread_t thread;
-	const struct cli *cli; /* NULL: nobody does. Guarded by lock */
+	const struct cli *cli; /* NULL: not in a call. Guarded by lock */
 	int (*last)(void *user);
 	void *user;
 	bool begun;
@@ -73,7 +73,7 @@ static void *end_when_interrupted(void *unused)
 	return NULL;
 }
 
-/* The clock of the wall may be set while somebody waits. */
+/* CLOCK_MONOTONIC, because the wall clock may be set during the wait. */
 static int make_over(void)
 {
 	pthread_condattr_t attr;
@@ -117,7 +117,7 @@ static int fail_open(const struct cli *cli, int code)
 {
 	struct ckpt_error error = {.size = sizeof(error)};
 
-	/* A file is no store. Of a name within a store this means something else. */
+	/* The operand is a file. For a name within the store -ENOTDIR means something else. */
 	(void)ckpt_last_error_record(&error);
 	if (code == -ENOTDIR && strcmp(error.file, cli->operand[0]) == 0)
 		return cli_fail_with(cli, CLI_NOT_FOUND, NULL);
@@ -166,7 +166,7 @@ int cli_open_remote(const struct cli *cli, struct ckpt_engine **ret_engine)
 		.remote_every = cli->remote_every,
 		.remote_tries = 1};
 
-	/* To be written to it would be made, if it were not there. */
+	/* Opening it for writing would create it. */
 	int r = cli_open(cli, ret_engine);
 	if (r != CLI_OK)
 		return r;
@@ -211,7 +211,7 @@ static bool wants_bar(const struct cli *cli)
 	return cli->progress == CLI_PROGRESS_ALWAYS || isatty(STDERR_FILENO);
 }
 
-/* Where it stands by now: at the end, too, because what is quick has had no other moment. */
+/* Also called at the end, because a short operation is not drawn before. */
 static void draw_restore(struct ckpt_restore *restore, const char *what, double start)
 {
 	uint64_t done = 0;
@@ -241,7 +241,7 @@ int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *wh
 	double start = seconds_now();
 	int r;
 
-	/* -ETIMEDOUT is also what it may have failed with: a server that did not answer. */
+	/* The restore itself may also have failed with -ETIMEDOUT: a server that did not answer. */
 	while ((r = ckpt_restore_wait(restore, POLL_MS)) == -ETIMEDOUT &&
 		ckpt_restore_error(restore, NULL) == 0) {
 		if (cli_interrupted())
@@ -249,7 +249,7 @@ int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *wh
 		if (bar)
 			draw_restore(restore, what, start);
 	}
-	/* It may have ended after it was waited for, with another code. */
+	/* It may have ended since, with another code. */
 	if (r == -ETIMEDOUT)
 		r = ckpt_restore_wait(restore, 0);
 	if (bar) {
@@ -259,7 +259,10 @@ int cli_wait(const struct cli *cli, struct ckpt_restore *restore, const char *wh
 	return r;
 }
 
-/* What the engine warns of on the way, but for its own means: whom it waits for. */
+/*
+ * Prints warnings of the engine, such as that it waits for another process. Not those about the store itself, which begin
+ * with its path.
+ */
 static void tell_warnings(const struct cli *cli, struct ckpt_engine *engine, bool bar)
 {
 	struct ckpt_log_record record = {.size = sizeof(record)};

@@ -442,9 +442,9 @@ def test_equal_names_on_disjoint_meshes_are_one_tensor_or_refused(
     verified = subprocess.run(
         [TOOLS / "ckpt-verify", store / "warn"], capture_output=True, text=True, check=True
     )
-    assert "step 1: was committed though" not in verified.stdout
+    assert "step 1: committed although" not in verified.stdout
     for step in (2, 3):
-        assert f"step {step}: was committed though {text}" in verified.stdout
+        assert f"step {step}: committed although {text}" in verified.stdout
 
 
 class Parallel(torch.nn.Module):

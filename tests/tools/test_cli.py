@@ -269,7 +269,7 @@ def test_manual_has_every_exit_code_of_the_help(program: str) -> None:
     status = run(program, "--help").stdout.split("Exit status: ")[1].split("Examples")[0]
     told = set(re.findall(r"(?:^|[;,])\s*(\d+)\b", status)) | {"130"}
     page = (PAGES / f"{program}.1").read_text()
-    table = page.split(".TS")[1].split(".TE")[0]
+    table = page.split(".SH EXIT STATUS")[1].split(".TS")[1].split(".TE")[0]
     assert {"0", "1", "2", "3", "4", "10", "12"} <= told
     assert told == set(re.findall(r"^(\d+)[;,]", table, re.M)) | {"143"}
     for code in (11, 14):
@@ -677,13 +677,13 @@ def test_restore_says_what_it_passes_over(store: Path, tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (OK, "")
     rows = result.stderr.splitlines()
     assert len(rows) == 2
-    assert "step 30 was passed over: it is quarantined: " in rows[0]
-    assert "step 20 was passed over: its manifest is damaged: " in rows[1]
+    assert "step 30 was skipped: it is quarantined: " in rows[0]
+    assert "step 20 was skipped: its manifest is damaged: " in rows[1]
     (line,) = lines(run("ckpt-restore", store, tmp_path / "b", "--json").stdout)
     passed = line["passed_over"]
     assert isinstance(passed, list) and line["step"] == 10
     assert [(p["step"], p["state"]) for p in passed] == [(30, "quarantined"), (20, "broken")]
-    # A number is what was asked for: nothing was passed over.
+    # A step that was asked for by its number: none was skipped.
     result = run("ckpt-restore", store, tmp_path / "c", "--step", "10", "--json")
     assert lines(result.stdout)[0]["passed_over"] == []
     assert result.stderr == ""
@@ -709,7 +709,7 @@ def test_verify_says_what_lifts_a_quarantine(store: Path) -> None:
         result = run("ckpt-verify", store, *extra)
         assert result.returncode == OK
         (row,) = (r for r in result.stdout.splitlines() if "quarantined" in r)
-        assert "its files are good now: remove g000001/step-0000000030/quarantine.json" in row
+        assert "its files are good now: delete g000001/step-0000000030/quarantine.json" in row
         (line,) = (
             x
             for x in lines(run("ckpt-verify", store, "--json", *extra).stdout)

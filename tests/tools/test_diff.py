@@ -97,7 +97,7 @@ def test_every_element_counts(tmp_path: Path) -> None:
     assert (by_end[name]["differing"], by_end[name]["first"]) == (2, 305)
     text = run("ckpt", "diff", store)
     assert text.returncode == DIFFER
-    assert "2 of 5000 elements, the first is number 305" in text.stdout
+    assert "2 of 5000 elements, the first is element 305" in text.stdout
 
 
 def test_zeros_of_two_signs_differ(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_names_types_and_values(tmp_path: Path) -> None:
         assert said["values_differ"] is True
         assert said["differing"] == []
     text = run("ckpt", "diff", store).stdout
-    for line in ("only in the first: ", "only in the second: ", "another type or shape: "):
+    for line in ("only in the first: ", "only in the second: ", "other type or shape: "):
         assert line in text
 
 

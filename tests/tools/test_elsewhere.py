@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs on the store of one node of several: what the others hold is elsewhere."""
+"""The programs on the store of one node of several: they list the ranks of other nodes."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_verify(store: Path, rank: int) -> None:
     take_away(store, rank)
     result = run("ckpt-verify", store)
     assert (result.returncode, result.stderr) == (OK, "")
-    assert f"step 10: elsewhere: rank {rank} on node node-{rank}\n" in result.stdout
+    assert f"step 10: other node: rank {rank} on node node-{rank}\n" in result.stdout
     assert f"step 10: rank {1 - rank} is good" in result.stdout
-    assert "1 step, 1 rank elsewhere, " in result.stdout
-    assert result.stdout.endswith("read: all here is good\n")
+    assert "1 step, 1 rank on other nodes, " in result.stdout
+    assert result.stdout.endswith("read: all good in this store\n")
     *said, summary = lines(run("ckpt-verify", store, "--json").stdout)
     assert {line["type"]: line["rank"] for line in said} == {"other_node": rank, "good": 1 - rank}
     assert [line["node"] for line in said if line["type"] == "other_node"] == [f"node-{rank}"]
@@ -71,7 +71,7 @@ def test_verify_says_what_is_wrong_here(store: Path) -> None:
     *said, summary = lines(run("ckpt-verify", store, "--json").stdout)
     assert [line["type"] for line in said] == ["other_node", "finding"]
     assert (summary["other_node"], summary["findings"], summary["exit"]) == (1, 1, INTEGRITY)
-    # Its own shard is missing: that is not elsewhere.
+    # Its own shard is missing: it is not on another node.
     shard.unlink()
     result = run("ckpt-verify", store)
     assert result.returncode == INCOMPLETE
@@ -84,7 +84,7 @@ def test_nothing_is_here(store: Path, tmp_path: Path) -> None:
     take_away(store, 1)
     result = run("ckpt-verify", store)
     assert result.returncode == INCOMPLETE
-    assert "elsewhere: rank 0 on node node-0" in result.stdout
+    assert "other node: rank 0 on node node-0" in result.stdout
     assert "nothing was verified: no rank of the step has its files here" in result.stdout
     *said, summary = lines(run("ckpt-verify", store, "--json").stdout)
     assert [line["type"] for line in said] == ["other_node", "other_node", "finding"]
@@ -100,18 +100,18 @@ def test_a_store_of_all_misses_them(store: Path) -> None:
     take_away(store, 1)
     result = run("ckpt-verify", store)
     assert result.returncode == INCOMPLETE
-    assert "elsewhere" not in result.stdout
+    assert "other node" not in result.stdout
 
 
 def test_show(store: Path) -> None:
     take_away(store, 0)
     result = run("ckpt", "show", store)
     assert result.returncode == OK, result.stderr
-    assert result.stdout.endswith("elsewhere: rank 0 on node node-0\n")
+    assert result.stdout.endswith("other node: rank 0 on node node-0\n")
     found = json.loads(run("ckpt", "show", store, "--json").stdout)
     assert found["other_node"] == [{"rank": 0, "node": "node-0"}]
     assert [(t["name"], t["rank"]) for t in found["tensors"]] == [("same", 1), ("w", 1)]
-    assert "elsewhere" not in run("ckpt", "show", store, "-q").stdout
+    assert "other node" not in run("ckpt", "show", store, "-q").stdout
 
 
 @pytest.mark.parametrize("how", [[], ["--consolidate"], ["--world-size", 1, "--rank", 0]])

@@ -81,8 +81,8 @@ def test_a_directory(here: Bucket, tmp_path: Path) -> None:
     assert about["newest"]["step"] == 2 and about["wall_ms"] > 0
     assert {info.step: info.remote for info in libckpt.list_steps(store)} == remotes(said)
     text = here.good("ckpt", "ls", store)
-    assert "the newest step there is 2, " in text and "; 0 wait (0 B)" in text
-    assert "as generation 1 on " in text and " wrote down " in text
+    assert "newest step 2, " in text and "; 0 pending (0 B)" in text
+    assert "  recorded by generation 1 on " in text
     rows = {line.split()[0]: line.split()[-1] for line in text.splitlines()[-3:]}
     assert rows == {"1": "-", "2": "yes", "3": "-"}
 
@@ -93,7 +93,7 @@ def test_a_directory(here: Bucket, tmp_path: Path) -> None:
     assert (said["steps"], said["step"], said["remote"]) == (2, 4, about["url"])
     assert [info.step for info in libckpt.list_steps(remote)] == [4, 2]
     assert remotes(ls(here, store))[4] == "uploaded"
-    assert "as the job wrote down" in here.good("ckpt", "upload", store)
+    assert "as recorded by the job" in here.good("ckpt", "upload", store)
 
 
 def save_more(store: Path, *steps: int) -> None:
@@ -176,8 +176,8 @@ def test_a_bucket_that_does_not_answer(
     assert failure["since_ms"] <= said["remote"]["wall_ms"]
     assert failure["since_ms"] < failure["next_ms"]  # which may be due when the record is written
     text = bucket.good("ckpt", "ls", store)
-    assert "nothing has gone there for " in text and "AccessDenied" in text, text
-    assert text.count("  waits ") == 2
+    assert "uploads have failed for " in text and "AccessDenied" in text, text
+    assert text.count("  pending") == 2
     bucket.server.rules()
     assert "3 steps are in s3://bkt/run" in bucket.good("ckpt", "upload", store)
     said = ls(bucket, store)
