@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a store holds, for programs. Works on an engine opened CKPT_ENGINE_READ_ONLY, except for
- * removal. Verification never changes anything.
+ * Listing, verifying, copying and deleting the steps of a store. An engine that is open
+ * CKPT_ENGINE_READ_ONLY is enough, except for ckpt_catalog_remove(). Verification changes nothing.
+ *
+ * Threads: functions with an engine may be called from any thread. A catalog or a handle of a
+ * verification or export may be used by one thread at a time, except for the functions that
+ * restore.h allows on any thread.
  */
 #ifndef CKPT_CATALOG_H
 #define CKPT_CATALOG_H
@@ -13,194 +17,231 @@
 extern "C" {
 #endif
 
+/* The state of a step. */
 enum ckpt_step_state {
 	CKPT_STEP_COMMITTED = 1,
-	CKPT_STEP_ABORTED = 2, /* its register holds an abort record */
-	CKPT_STEP_PENDING = 3, /* files without a manifest: under way, or left by a dead process */
-	CKPT_STEP_QUARANTINED = 4, /* committed, but failed verification at a restore */
-	CKPT_STEP_BROKEN = 5       /* its manifest does not verify */
+	CKPT_STEP_ABORTED = 2, /* the save failed: an abort record is in place of the manifest */
+	CKPT_STEP_PENDING = 3, /* no manifest: a running save, or one of a dead process */
+	CKPT_STEP_QUARANTINED = 4, /* committed, but a restore found damage */
+	CKPT_STEP_BROKEN = 5       /* its manifest cannot be read or does not verify */
 };
 
-/* Whether a step is in the remote store of the local one, as the record of it says; see ckpt_catalog_remote(). */
+/* Whether a step is in the remote store, as the job has recorded; see ckpt_catalog_remote(). */
 enum ckpt_remote_state {
-	CKPT_REMOTE_UNKNOWN = 0, /* there is no record, or it does not say */
-	CKPT_REMOTE_UPLOADED = 1,
-	CKPT_REMOTE_PENDING = 2,  /* it goes there, and was not there yet */
-	CKPT_REMOTE_EXCLUDED = 3, /* it does not go there, or was removed there */
+	CKPT_REMOTE_UNKNOWN = 0,  /* there is no record, or the step is not in it */
+	CKPT_REMOTE_UPLOADED = 1, /* it is in the remote store */
+	CKPT_REMOTE_PENDING = 2,  /* it is not there yet */
+	CKPT_REMOTE_EXCLUDED = 3, /* it is not to be uploaded, or was deleted there */
 	CKPT_REMOTE_FAILED = 4    /* it will not be there */
 };
 
+/* One step of a catalog. */
 struct ckpt_step_info {
 	uint32_t size;  /* sizeof(struct ckpt_step_info), set by the caller */
 	uint32_t state; /* enum ckpt_step_state */
 	uint64_t step;
 	uint64_t generation;
-	uint64_t wall_ms;    /* when the manifest was made, by the writer's clock; a label only */
-	uint64_t bytes;      /* of all shards */
-	uint32_t world;      /* number of ranks */
+	uint64_t wall_ms;    /* of the manifest, since the epoch, by the clock of the writer */
+	uint64_t bytes;      /* of all shards together */
+	uint32_t world;      /* number of ranks that saved it */
 	uint32_t in_lineage; /* 1: a restore may choose it */
-	char attempt[32];
-	char note[256]; /* why it was aborted or quarantined, or what is broken */
+	char attempt[32];    /* identifies the save that wrote it */
+	char note[256];      /* why it was aborted or quarantined, or is broken */
 	/*
-	 * BROKEN: why, else 0. CKPT_EINTEGRITY, CKPT_EFORMAT; and where it may be good all the same,
-	 * CKPT_EVERSION or the system error of reading its manifest.
+	 * BROKEN: why; otherwise 0. CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION, or the system error of
+	 * reading the manifest. With the last two the step itself may be good.
 	 */
 	int32_t code;
-	/* 1: quarantined or broken, a restore of the latest would have chosen it over what is older */
+	/* 1: a restore of the newest step skips it, because it is quarantined or broken */
 	uint32_t passed_over;
-	uint32_t deleting; /* 1: its removal has begun; restored by its number while it is there */
-	/* 1: it is to go, by ckpt_catalog_expire(); or it is going already, and what is left is no step any more */
+	uint32_t deleting; /* 1: it will be deleted soon; its number still restores it */
+	/* 1: it is to be deleted, by ckpt_catalog_expire(), or an interrupted deletion has left a part of it */
 	uint32_t expired;
 	uint32_t remote;     /* enum ckpt_remote_state */
-	int32_t remote_code; /* FAILED: why */
+	int32_t remote_code; /* CKPT_REMOTE_FAILED: why; otherwise 0 */
 };
 
 /*
- * Reads the store again and lists every step of every generation, newest first.
- * The list is a snapshot, owned by the caller.
+ * Reads the store and lists every step of every generation, newest first. The list is a snapshot. The
+ * caller frees it with ckpt_catalog_free(); it may outlive the engine.
+ * Errors: -EINVAL, -ENOMEM, CKPT_EFORKED, and those of reading the store.
  */
 CKPT_API int ckpt_catalog_open(struct ckpt_engine *engine, struct ckpt_catalog **ret_catalog);
+
+/* The number of steps. */
 CKPT_API size_t ckpt_catalog_count(const struct ckpt_catalog *catalog);
+
+/* Describes step number `index`, from 0. Errors: -ERANGE after the last one, -EINVAL. */
 CKPT_API int ckpt_catalog_step(
 	const struct ckpt_catalog *catalog, size_t index, struct ckpt_step_info *ret_info);
+
 /*
- * 0, or why the list does not know the whole lineage: CKPT_EINTEGRITY, a claim does not verify, and steps
- * that came before its generation are not marked. `ret_error` may be NULL.
+ * Returns 0, or CKPT_EINTEGRITY or another error if the lineage is not fully known: a claim cannot be read
+ * or does not verify, so `in_lineage` is 0 for steps before its generation. `ret_error` may be NULL.
  */
 CKPT_API int ckpt_catalog_error(const struct ckpt_catalog *catalog, struct ckpt_error *ret_error);
+
+/* The id of the run. Valid until the catalog is freed. */
 CKPT_API const char *ckpt_catalog_run_id(const struct ckpt_catalog *catalog);
 
 /*
- * Where the steps of a store go on to (ckpt_engine_opts.remote), and what the job knew of it when it last wrote that
- * down: every few seconds while something changes, and when it ends. Nobody is asked for it.
+ * The remote store of a store (ckpt_engine_opts.remote), and the state of the uploads as the job has last recorded it in
+ * the local store. The job writes this record every few seconds while something changes, and when it ends. The remote
+ * store is not contacted. All times are in ms since the epoch, by the clock of the writer.
  */
 struct ckpt_remote_info {
-	uint32_t size;       /* sizeof(struct ckpt_remote_info), set by the caller */
-	int32_t code;        /* of the failure since which nothing has succeeded; 0: none */
-	uint64_t wall_ms;    /* when it was written, by the writer's clock, as all times here */
-	uint64_t generation; /* whose job has written it */
-	uint64_t every;      /* only steps divisible by it go there; 0: all */
-	uint64_t uploaded_generation; /* of the newest step that was there; 0: none was */
+	uint32_t size;                /* sizeof(struct ckpt_remote_info), set by the caller */
+	int32_t code;                 /* why uploads fail; 0: they do not */
+	uint64_t wall_ms;             /* when the record was written */
+	uint64_t generation;          /* of the job that has written it */
+	uint64_t every;               /* only multiples of it are uploaded; 0: all steps */
+	uint64_t uploaded_generation; /* of the newest step in the remote store; 0: there is none */
 	uint64_t uploaded_step;
-	uint64_t uploaded_wall_ms; /* when that was first seen to be there */
-	uint64_t waiting;          /* steps that were not there yet */
-	uint64_t failures;         /* tries that have failed in a row */
-	uint64_t failing_wall_ms;  /* since when */
-	uint64_t next_wall_ms;     /* of the next try; 0: there is none, the job has given up */
-	char node[72];             /* where it was written */
-	char reason[512];          /* in words, of `code` */
+	uint64_t uploaded_wall_ms; /* when it was first known to be there */
+	uint64_t waiting;          /* number of steps that are pending */
+	uint64_t failures;         /* number of failed tries in a row */
+	uint64_t failing_wall_ms;  /* since when uploads fail */
+	uint64_t next_wall_ms;     /* when the next try is due; 0: the job has given up */
+	char node[72];             /* the node of the writer */
+	char reason[512];          /* the message of `code` */
 	char remote[4608];         /* s3://BUCKET/PREFIX or file:///DIRECTORY */
 };
 
 /*
- * 0, or why there is none: CKPT_ENOSTORE, nothing goes anywhere, as far as it is known; CKPT_EINTEGRITY, CKPT_EFORMAT,
- * CKPT_EVERSION and system errors, there is a record, and it cannot be read. The same list as of
- * ckpt_catalog_open(): it goes with the `remote` of its steps.
+ * Copies the record to `ret_info`. It was read by ckpt_catalog_open(), together with `remote` of the steps.
+ * Errors: CKPT_ENOSTORE (there is no record); CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION and system errors (there is
+ * one, and it cannot be used); -EINVAL.
  */
 CKPT_API int ckpt_catalog_remote(
 	const struct ckpt_catalog *catalog, struct ckpt_remote_info *ret_info);
+
+/* Frees the catalog. NULL is ignored. */
 CKPT_API void ckpt_catalog_free(struct ckpt_catalog *catalog);
 
-/* One thing that verification found wrong, one shard that it has finished, or one rank that is elsewhere. */
+/* A finding of a verification: damage, a good shard, or a rank of another node. */
 struct ckpt_finding {
 	uint32_t size; /* sizeof(struct ckpt_finding), set by the caller */
 	uint32_t rank;
 	uint64_t step;
 	uint64_t generation;
 	/*
-	 * Code 0: this shard is good. CKPT_EOTHERNODE: every node of the job has a store of its own, and what
-	 * this rank wrote is not here, but in that of another one; that is nothing wrong.
+	 * Code 0: the shard of `rank` is good. CKPT_EOTHERNODE: every node of the job has its own store, and the
+	 * files of `rank` are in the store of another node, which is no damage. Other codes: what is damaged.
 	 */
 	struct ckpt_error error;
-	char node[72]; /* CKPT_EOTHERNODE: the name of the node that has it; else "" */
+	char node[72]; /* CKPT_EOTHERNODE: the name of that node; otherwise "" */
 };
 
 /*
- * Verifies one step: manifest, index, and every chunk of every shard against its digest. All findings
- * are kept, up to 1000. Returns 0 once it has started; ckpt_restore_wait() gives 0 when all is well,
- * CKPT_EINTEGRITY or CKPT_EINCOMPLETE for the first finding that something is wrong. Nothing is quarantined.
- * In the store of one node (CKPT_ENGINE_NODE_STORE) that is about the ranks that are here: each of the others is
- * a finding, CKPT_EOTHERNODE, and no failure. Only where no rank at all is here, that is the result.
- * The handle is a restore: wait, progress, cancel, error and free are those of restore.h.
+ * Starts to verify one step (a number, CKPT_STEP_LATEST or CKPT_STEP_BACK()): compares the manifest, the indexes and
+ * every chunk of every shard with their digests. Nothing is quarantined. Up to 1000 findings are kept.
+ *
+ * ckpt_restore_wait() returns 0 if all is good, otherwise the code of the first damage (CKPT_EINTEGRITY,
+ * CKPT_EINCOMPLETE and others). In the store of one node (CKPT_ENGINE_NODE_STORE) it verifies the ranks that are here. Each
+ * other rank is a finding with CKPT_EOTHERNODE, which is no failure. If no rank is here, CKPT_EOTHERNODE is the result.
+ *
+ * The handle is a restore: use wait, progress, cancel, error and free of restore.h.
  */
 CKPT_API int ckpt_verify_start(
 	struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
+
 /*
- * The same of the structure alone: manifest, catalog and indexes against their digests, that every shard is there
- * with its exact length, and its header. No byte of a tensor is read, so none is known to be good; a shard that is
- * code 0 is whole, and progress counts the bytes of indexes.
+ * The same for the structure only: compares the manifest, the catalog, the indexes and the headers of the shards with
+ * their digests, and checks that every shard exists with its exact length. Tensors are not read, so nothing is known of
+ * their bytes. A finding of code 0 is a shard with a good structure. Progress counts the bytes of the indexes.
  */
 CKPT_API int ckpt_verify_quick_start(
 	struct ckpt_engine *engine, uint64_t step, struct ckpt_restore **ret_restore);
+
+/* The number of findings. Call it when ckpt_restore_wait() has returned the result. */
 CKPT_API size_t ckpt_verify_count(const struct ckpt_restore *restore);
+
+/* Describes finding number `index`, from 0. Errors: -ERANGE after the last one, -EINVAL. */
 CKPT_API int ckpt_verify_finding(
 	const struct ckpt_restore *restore, size_t index, struct ckpt_finding *ret_finding);
 
 /*
- * Copies one step, verified on the way, into directory `dest`, which becomes a store of its own that
- * holds this step (shards plain, index, claim and manifest as they are, durable in that order).
- * `dest` must not exist or be empty, or be a store of the same run. One that has this step already, with the same
- * manifest, is left as it is: that its files are there, with their sizes, is seen to, and that is all.
- * One that has another step of that number is -EEXIST.
- * A step of which some ranks are elsewhere is not copied: CKPT_EOTHERNODE.
- * One that is cancelled or killed, or fails because of the network, leaves what it has; the same again goes on with it,
- * and reads from the store only what is not there, or differs from its digest.
- * `dest` may be in a bucket. A step that is being sent from this store to that place already, by another process, or by an
- * export or the uploads of this one, is CKPT_EINUSE, in ckpt_restore_wait(): as far as locks on the files here tell.
- * The handle is a restore, as above.
+ * Starts to copy one step to `dest` (a directory or a URL), and verifies it on the way. `dest` becomes a store with this
+ * step: plain shards, and the index, claim and manifest unchanged. They are made durable in that order.
+ *
+ * - `dest` must not exist, or be empty, or be a store of the same run.
+ * - If `dest` has this step with the same manifest, nothing is copied: only the existence and sizes of its files are
+ *   checked. If it has another step of that number, the error is -EEXIST.
+ * - A step with ranks in the store of another node is not copied: CKPT_EOTHERNODE.
+ * - A copy that is cancelled or killed, or fails because of the network, keeps what it has. The same call resumes it, and
+ *   reads only what is missing or differs from its digest.
+ * - If another process, or an export or upload of this one, is sending the same step from this store to the same bucket,
+ *   ckpt_restore_wait() returns CKPT_EINUSE. Locks on the files of this store show that, where locks work.
+ *
+ * The handle is a restore, as above. Errors of the call itself: -EINVAL, -ENOMEM, and those of `dest`.
  */
 CKPT_API int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	struct ckpt_restore **ret_restore);
+
 /*
- * The same of the files of some ranks: `count` of them (0: all), in any order, copied from `ranks`. `dest` is a directory,
- * which becomes a store that holds just these: what others wrote is elsewhere, as in the store of one node, and readers
- * say so. More of them may be added to it, and to a step of it, later. A rank that the step has not is -EINVAL.
- * A store that was made otherwise is left alone: -EEXIST unless it has the step, and CKPT_EINCOMPLETE, say, if it has
- * the step and not all files of these ranks. So it is with the store that `engine` reads itself.
+ * The same for the files of some ranks: the `count` numbers in `ranks`, in any order (a count of 0: all ranks). The array
+ * is copied. `dest` must be a directory. It becomes a store like that of one node: readers report other ranks as ranks of
+ * other nodes. More ranks may be added later, to the same step or to others.
+ *
+ * A `dest` that was not made this way is not changed: -EEXIST if it does not have the step; CKPT_EINCOMPLETE or another
+ * error if it has the step but not all files of these ranks. The same holds for the store of `engine` itself. A rank that
+ * the step does not have is -EINVAL.
  */
 CKPT_API int ckpt_export_ranks_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	const uint32_t *ranks, size_t count, struct ckpt_restore **ret_restore);
-/* After it has ended well. 1: `dest` had the step already; 0: it was copied. */
+
+/* After an export has succeeded: 1 if `dest` had the step already, 0 if it was copied. */
 CKPT_API int ckpt_export_existed(const struct ckpt_restore *restore);
 
 /*
- * Removes a step: its manifest, then its shards. The engine must not be read only; the store must not
- * be held by another process. -EBUSY while it is open for restoring anywhere on this machine, and for
- * the only good step of the lineage. Where every node has a store of its own the newest step is to be removed
- * on all of them: a node that has it brings its manifest back to those that have not.
+ * Deletes a step: its manifest, then its shards. Returns when it is deleted. If every node has its own store, delete the
+ * newest step on all of them: otherwise a node that has it copies its manifest back to the others.
+ * Errors: -EBUSY (the step is open for reading on this machine, or is the only good step of the lineage, or this process
+ * has resumed from it and committed nothing since), -EROFS (the engine is read only), CKPT_EFENCED, CKPT_ENOSTEP, -EINVAL,
+ * CKPT_EFORKED.
  */
 CKPT_API int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
 
 /*
- * Removing steps from a store that others read and write without a lock that all of them see: a bucket, a directory
- * of several hosts. The engine is one of that store, and may be read only.
+ * Deleting steps from a store that others read and write without a common lock: a bucket, or a directory of several
+ * hosts. The engine has opened that store, and may be read only.
  *
- *   expire -> mark those that go -> some time -> a new list -> expire -> remove those that go and are marked;
- *   unmark those that are marked, and stay
+ *   1. ckpt_catalog_open(), ckpt_catalog_expire()
+ *   2. ckpt_catalog_mark() of each step that is `expired` or `deleting`: this writes a tombstone beside it
+ *   3. wait for a grace period, longer than a restore takes
+ *   4. ckpt_catalog_open(), ckpt_catalog_expire()
+ *   5. of the steps that are `deleting`: ckpt_catalog_remove_marked() if `expired`, otherwise ckpt_catalog_unmark()
  *
- * One that is marked (info.deleting) is not chosen as the latest any more, and no upload brings it back. Each step goes so
- * that an end at any moment leaves no step without a shard: whoever removes next goes on with it.
+ * A step with a tombstone (`deleting`) is not restored as the newest one, and is not uploaded again. A deletion may be
+ * interrupted at any moment: no step remains without its shards, and the next one who deletes continues.
  *
- * Several may remove at a time. A mark is whose it is: mark those of the list that others have marked (info.deleting) as
- * well, whether they are to go or not, and this engine notes them. Whoever removes or unmarks takes over, after that time, one that has not changed
- * since, and no more: -EAGAIN. Wait as long again, take a new list, and do as it says. The same holds after a removal that
- * has failed: what was asked of the server may be under way still. A mark that was not noted, or has changed, is left
- * alone.
+ * Several processes may do this at a time. A tombstone belongs to its writer. Marking a step with a tombstone of somebody
+ * else only notes that tombstone. If it has not changed in step 5, it is taken over, and the call returns -EAGAIN: wait for
+ * another grace period, and repeat steps 4 and 5. The same holds after a deletion that has failed, because its requests may
+ * still be executed by the server. A tombstone that was not noted, or has changed, is left alone.
  */
 
 /*
- * Says in the list which steps go: all of the lineage but the newest keep_last (1 at least) and those that keep_every
- * divides (0: none), those that were rolled back when keep_last newer ones are there, and what a removal has left that
- * was cut short. What is under way stays. CKPT_EINTEGRITY: the lineage is not known, and nothing goes. -EINVAL, -ENOMEM.
+ * Decides which steps of the list are to be deleted, and sets their `expired`: steps of the lineage other than the newest
+ * `keep_last` (1 or more) and the multiples of `keep_every` (0: none); steps that were rolled back, if `keep_last` newer
+ * ones exist; and parts that an interrupted deletion has left. Pending steps stay.
+ * Errors: CKPT_EINTEGRITY or that of ckpt_catalog_error() (the lineage is not known, nothing is to be deleted), -EINVAL,
+ * -ENOMEM.
  */
 CKPT_API int ckpt_catalog_expire(
 	struct ckpt_catalog *catalog, uint64_t keep_last, uint64_t keep_every);
+
 /*
- * One step of the list, by its index. -EINVAL: not what the list says of it (marked or removed only if it is to go,
- * removed only if it was marked, unmarked only if it is not to go, and its manifest could be read). CKPT_EINUSE: a live process holds the directory.
- * -EBUSY: it is read just now, or its mark is gone, or somebody else's. -EAGAIN: the mark was somebody else's, and is
- * this engine's now, or a removal has failed before. CKPT_EFENCED, which is looked for before each: a generation was claimed
- * since the list was made, and what is to go may be another: take a new list. System errors; the same again goes on.
+ * Write the tombstone of step number `index` of the list; delete the tombstone; delete the step. Each returns when it is
+ * done. After a system error the same call continues. Errors:
+ * -EINVAL       The list does not allow it. A step is marked or deleted only if it is `expired` (see above for tombstones
+ *               of others), deleted only if it is `deleting`, and unmarked only if it is not `expired` and its manifest
+ *               can be read. Or ckpt_catalog_expire() was not called.
+ * -EBUSY        The step is being read or is pinned, or its tombstone is gone or belongs to somebody else.
+ * -EAGAIN       The tombstone was taken over, or a deletion has failed before: wait for another grace period.
+ * CKPT_EINUSE   A live process holds the directory.
+ * CKPT_EFENCED  A generation was claimed since the list was made, so that other steps may have to be deleted: list again.
+ *               This is checked before each call.
  */
 CKPT_API int ckpt_catalog_mark(
 	struct ckpt_engine *engine, const struct ckpt_catalog *catalog, size_t index);

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libckpt: checkpoints of training state, durable and verified.
+ * libckpt: durable and verified checkpoints of training state.
  *
- * An engine (engine.h) holds a store. A save (save.h) puts one step into it behind the caller's back;
- * a restore (restore.h) brings one back; a catalog (catalog.h) says what is there. Ranks of one job find
- * each other through an exchange (exchange.h).
+ * An engine (engine.h) opens a store. A save (save.h) writes one step in the background. A restore
+ * (restore.h) reads one back. A catalog (catalog.h) lists, verifies, copies and deletes steps. The
+ * ranks of a job exchange messages through files of the store, or through a service of the program
+ * (exchange.h).
  *
- * Caveats.
- * - A tensor handed to a save is borrowed until the save is STAGED. Changing it before that is
- *   noticed by ckpt_save_fence() only as well as a sample can.
+ * - Structures begin with `size`. The caller sets it to the sizeof of the structure, also of one that
+ *   a function fills in. Reserved fields are 0.
+ * - A tensor that is given to a save is borrowed until the save is STAGED. ckpt_save_fence() detects
+ *   an earlier change only if it is in the sample that it compares.
  * - After fork() the child must not use a handle of its parent: calls return CKPT_EFORKED.
- * - One live process writes a store. Locks are open-file locks: on network file systems they hold
- *   only as far as the file system honours them.
+ * - One live process, or one job of several ranks, writes a store. Locks are open-file locks. On
+ *   network file systems they work only if the file system supports them.
  */
 #ifndef CKPT_CKPT_H
 #define CKPT_CKPT_H

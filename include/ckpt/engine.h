@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An engine is one rank's hold on a store: its threads, its staging memory, its generation.
+ * An engine has one store open for one rank. It owns threads, staging memory, and a generation.
  *
- * Threads: every function may be called from any thread, except that nothing may run beside
- * ckpt_engine_close(). Library threads block all signals; the library installs no handlers.
- * After fork() the child's handle is inert: every call returns CKPT_EFORKED.
+ * Threads: every function may be called from any thread, and from several at once. Nothing may run
+ * together with ckpt_engine_close(). Threads of the library block all signals. The library installs no
+ * signal handlers. After fork() the child cannot use the handle: calls return CKPT_EFORKED.
  *
- * Many ranks (`world`) save and claim together, each with an engine of its own on one store. Rank 0 keeps the
- * store for all: keep_last, keep_every and pins are those of its engine, and without effect on others. The
- * lock that tells whether the job lives is rank 0's, too.
+ * Many ranks (`world`) save and claim together, each with its own engine on the same store. Rank 0 manages
+ * the store for all: keep_last, keep_every and pins of its engine apply, those of other ranks have no
+ * effect. Rank 0 also holds the lock on the store.
  *
- * Calls without a timeout of their own that need the storage return -ETIMEDOUT when it has not answered
- * within save_timeout_ms, and not before ten seconds. What they began goes on; a claim that was given
- * up this way may be asked for again, and is refused with -EBUSY until the first has ended.
+ * Timeouts are in milliseconds, see CKPT_FOREVER. A call without a timeout that needs the storage returns
+ * -ETIMEDOUT if the storage does not answer within save_timeout_ms, or ten seconds if that is longer. The
+ * operation continues in the background. A claim that was given up in this way may be repeated; the call
+ * returns -EBUSY until the first one has ended.
  */
 #ifndef CKPT_ENGINE_H
 #define CKPT_ENGINE_H
@@ -25,290 +26,310 @@ extern "C" {
 #endif
 
 /*
- * What to do with a save that comes while the last one still runs. One that has ended, and whose files the
- * storage still holds, is waited for ten seconds (WAIT; then -ETIMEDOUT) or one (SKIP).
+ * What ckpt_save_start() does while the previous save is still running. If that save has ended but the storage still
+ * holds its files, it waits ten seconds (WAIT; then -ETIMEDOUT) or one second (SKIP).
  *
- * With many ranks rank 0 decides for all whether a step is skipped. Another one waits in ckpt_save_start()
- * until it hears that, or until its last save is over; it may also hear of it when the step has begun, and
- * that save has then failed with CKPT_ESKIPPED.
+ * With many ranks rank 0 decides for all whether a step is skipped. Other ranks wait in ckpt_save_start() for that
+ * decision, or until their previous save is over. If the decision comes after the save has started, the save fails with
+ * CKPT_ESKIPPED.
  */
 enum ckpt_busy {
-	CKPT_BUSY_WAIT = 0, /* ckpt_save_start() waits for the last one, up to its deadline */
-	CKPT_BUSY_SKIP = 1  /* ckpt_save_start() returns CKPT_ESKIPPED */
+	CKPT_BUSY_WAIT = 0, /* wait for the previous save, up to its deadline */
+	CKPT_BUSY_SKIP = 1  /* return CKPT_ESKIPPED */
 };
 
-/* How to reach the disk. */
+/* How files are read and written. */
 enum ckpt_io_kind {
-	CKPT_IO_AUTO = 0,   /* io_uring where the kernel allows it, else threads */
-	CKPT_IO_URING = 1,  /* io_uring, or fail */
+	CKPT_IO_AUTO = 0,   /* io_uring if the kernel allows it, otherwise threads */
+	CKPT_IO_URING = 1,  /* io_uring; opening fails without it */
 	CKPT_IO_THREADS = 2 /* pread and pwrite on a pool of threads */
 };
 
 /*
- * What to do when ranks differ in what they hold alike, see ckpt_save_add_replicas(); or when two ranks have written
+ * What to do if ranks differ in tensors that must be equal (see ckpt_save_add_replicas()), or if two ranks have written
  * different bytes of the same box of a tensor.
  */
 enum ckpt_replica_policy {
-	CKPT_REPLICAS_CHECK = 0, /* the step fails for all ranks: CKPT_EREPLICA */
-	CKPT_REPLICAS_WARN = 1   /* it is committed, and its manifest says that they differ */
+	CKPT_REPLICAS_CHECK = 0, /* abort the step on all ranks: CKPT_EREPLICA */
+	CKPT_REPLICAS_WARN = 1   /* commit it; its manifest says that they differ */
 };
 
-/* Zero is the default of every field. Fields are only ever appended. */
+/* Options. A field of 0 or NULL has its default. Strings are copied. Later versions only append fields. */
 struct ckpt_engine_opts {
 	uint32_t size;  /* sizeof(struct ckpt_engine_opts) */
 	uint32_t flags; /* CKPT_ENGINE_* */
 	/*
-	 * Staging budget; at least four blocks are kept. 0: the engine begins with an eighth of the memory that this rank
-	 * may use, 1 GiB at most. If that does not hold the rank's shard, it grows behind the first save until it does.
-	 * The ranks of a node have at most half of the memory that is available then; how many they are is `node_ranks`, or
-	 * else LOCAL_WORLD_SIZE of the environment, or else `world`. Ranks of one session agree on it by a file in /dev/shm:
-	 * who needs less than an even share leaves the rest to the others. Where they cannot, the shares are even. The log
-	 * says how much it is, and warns where it is less than the shard: saves wait for the disk then, and later ones ask
-	 * again for memory. Between saves it gives back what the last eight have not needed, and when the machine has little
-	 * memory left. It does not grow where address space is limited (ulimit -v).
+	 * Bytes of staging memory, at least four blocks. 0: it adapts itself. It begins with an eighth of the memory that
+	 * this rank may use, at most 1 GiB. If that is less than the rank's shard, it grows behind the first save.
+	 *
+	 * The ranks of a node together use at most half of the memory that is available then. Their number is `node_ranks`,
+	 * or LOCAL_WORLD_SIZE of the environment, or `world`. Ranks of one session divide the memory by a file in /dev/shm: a
+	 * rank that needs less than an equal share leaves the rest to the others. Without that file the shares are equal.
+	 *
+	 * The log says how much it is, and warns if that is less than the shard. Then saves wait for the disk, and later
+	 * saves try again to get memory. Between saves the engine returns memory that the last eight saves did not need, and
+	 * memory that the machine needs. It does not grow if the address space is limited (ulimit -v).
 	 */
 	uint64_t pool_bytes;
-	uint32_t block_bytes;  /* what moves at once; 0: 8 MiB; a power of two, 64 KiB to 64 MiB */
-	uint32_t copy_threads; /* 0: the CPUs this process may run on, 4 at most */
+	uint32_t block_bytes;  /* bytes of a block, a power of two, 64 KiB to 64 MiB; 0: 8 MiB */
+	uint32_t copy_threads; /* at most 64; 0: as many as the CPUs of this process, at most 4 */
 	uint32_t io;           /* enum ckpt_io_kind */
-	uint32_t io_depth;     /* block requests in flight at once; 0: 16 */
+	uint32_t io_depth;     /* block requests in flight, at most 1024; 0: 16 */
 	uint32_t busy;         /* enum ckpt_busy */
-	uint32_t save_timeout_ms; /* an attempt that is not durable by then has failed, see
+	uint32_t save_timeout_ms; /* a save that is not durable by then has failed, see
 	                               ckpt_save_wait(); 0: 600000 */
-	uint64_t keep_last;       /* keep the newest k committed steps; 0: keep all */
-	uint64_t keep_every;      /* keep also every step divisible by n; 0: none */
+	uint64_t keep_last;       /* keep the newest k committed steps; 0: all */
+	uint64_t keep_every;      /* also keep every step that is a multiple of n; 0: none */
 	uint32_t log_level;       /* enum ckpt_log_level; 0: CKPT_LOG_INFO */
-	uint32_t rank;            /* of this process, 0 to world - 1 */
-	uint32_t world;           /* processes that save together, 50000 at most; 0: 1 */
-	uint32_t node_ranks; /* of the job's processes, how many run on this node; 0: not known, and
-	                               with a world of more than 1 taken to be several. What several
-	                               of them restore is read through the page cache, once, see
-	                               ckpt_target.flags; 1: nothing is */
+	uint32_t rank;            /* number of this process, 0 to world - 1 */
+	uint32_t world;           /* number of processes that save together, at most 50000; 0: 1 */
 	/*
-	 * With a world of more than 1: a name that all its ranks give, and no other incarnation of the
-	 * job ever has (a launcher's job id and restart count, or random digits that rank 0 has told the
-	 * others). 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with a dot. Borrowed until the return.
-	 * Opening with one that was used before fails with -EINVAL, unless read only.
+	 * The number of the job's processes on this node. 0: not known; several, if world is more than 1. What several of
+	 * them restore is read once, through the page cache, see CKPT_TARGET_SHARED. With 1 nothing is.
+	 */
+	uint32_t node_ranks;
+	/*
+	 * With a world of more than 1: a name of this start of the job, the same on all ranks. No other start may have
+	 * it: use the launcher's job id and restart count, or random digits that rank 0 has sent to the others. 1 to 64
+	 * characters of A-Z a-z 0-9 . _ -, not beginning with a dot. A name that was used before is -EINVAL, unless the
+	 * engine is read only.
 	 */
 	const char *session;
 	/*
-	 * With a world of more than 1: who carries what the ranks tell each other, see ckpt/exchange.h.
-	 * NULL: files in the store. The same kind on all ranks.
+	 * With a world of more than 1: the service for messages between ranks, see ckpt/exchange.h. NULL: files in the
+	 * store. All ranks must use the same kind. The program frees it after the engine.
 	 */
 	struct ckpt_exchange_server *exchange;
-	/* With CKPT_ENGINE_NODE_STORE: the lowest of the job's ranks on this node. It keeps the node's store. */
+	/* With CKPT_ENGINE_NODE_STORE: the lowest rank on this node. It manages the store of the node. */
 	uint32_t node_leader;
 	/*
-	 * The major version of the CUDA that the program's tensors are of, if it knows; 0: of whichever runtime it
-	 * has loaded. Nothing of CUDA is loaded or called before the first tensor on a GPU.
+	 * The major version of the CUDA runtime of the program's tensors; 0: that of the runtime that the process has
+	 * loaded. CUDA is not loaded or called before the first tensor on a GPU.
 	 */
 	uint32_t cuda_major;
 	/*
-	 * What the manifests call this node, at most 64 bytes of UTF-8 without control characters; borrowed
-	 * until the return. NULL: the host's name.
+	 * The name of this node in manifests: at most 64 bytes of UTF-8 without control characters. NULL: the name of
+	 * the host.
 	 */
 	const char *node;
 	/*
-	 * Where committed steps go on to by themselves, behind the training: "s3://bucket/prefix", or a directory,
-	 * "file:///mnt/shared/run42", whose parent exists. It becomes a store of this run; one of another run is refused.
-	 * What is found at the opening and is not there goes, too. All ranks give the same, each sends its own part, and
-	 * rank 0 publishes. Until a step is there the local retention keeps it, unless the local disk is full.
-	 * Borrowed until the return. NULL: nowhere.
+	 * The remote store: "s3://bucket/prefix", or a directory, "file:///mnt/shared/run42", whose parent exists. NULL:
+	 * none. Committed steps are uploaded to it in the background, also those that exist when the engine is opened. It
+	 * becomes a store of this run; the store of another run is refused. All ranks give the same. Each uploads its own
+	 * part, and rank 0 publishes the manifest. Local retention keeps a step until it is uploaded, unless the local disk
+	 * is full.
 	 */
 	const char *remote;
-	uint64_t remote_every;       /* only steps divisible by n go there; 0: all */
-	uint64_t remote_bytes_per_s; /* of this node: its ranks share it; 0: no bound */
-	uint32_t
-		remote_tries; /* that fail in a row, and nothing is uploaded any more; 0: for ever */
+	uint64_t remote_every;       /* upload only multiples of n; 0: all steps */
+	uint64_t remote_bytes_per_s; /* of this node: its ranks share it; 0: no limit */
+	uint32_t remote_tries; /* stop uploading after as many failed tries in a row; 0: never */
 	/*
-	 * What rank 0 keeps there: the newest k steps of the lineage, and every step divisible by n, as keep_last and
-	 * keep_every do here. What is to go is marked first, and removed after a grace, so that others may read there
-	 * meanwhile; a job that ends sooner leaves that to the next. A start sends nothing that has k newer ones there.
+	 * Retention in the remote store: rank 0 keeps the newest k steps of the lineage and the multiples of n, and deletes
+	 * the others. It first writes a tombstone beside a step, and deletes the step after a grace period, so that others
+	 * may read there meanwhile. A job that ends earlier leaves that to the next one. Steps that have k newer ones there
+	 * are not uploaded at a start. The grace period must be longer than a restore takes, and at least 600 s if others
+	 * delete there, too.
 	 */
-	uint64_t remote_keep_last;  /* 0: nothing is removed there */
-	uint64_t remote_keep_every; /* 0: none */
-	uint32_t
-		remote_grace_s; /* longer than a restore from there takes; 600 at least where others remove; 0: 1800 */
-	uint32_t reserved; /* 0; where structs of before had padding */
-	uint32_t replicas; /* enum ckpt_replica_policy; rank 0's */
+	uint64_t remote_keep_last;  /* k; 0: nothing is deleted there */
+	uint64_t remote_keep_every; /* n; 0: none */
+	uint32_t remote_grace_s;    /* the grace period in seconds; 0: 1800 */
+	uint32_t reserved;          /* 0 */
+	uint32_t replicas;          /* enum ckpt_replica_policy; that of rank 0 applies */
 };
 
-/* Take back what the last process left, start a lineage of its own, and ignore the steps there. */
+/* Start a new lineage and ignore the steps of the store. */
 #define CKPT_ENGINE_NEW_START 1u
-/* Read only: claims nothing, creates nothing, and may be opened beside a live writer. */
+/* Read only: claims and creates nothing. The store may have a live writer. */
 #define CKPT_ENGINE_READ_ONLY 2u
 
-/* With `remote`: bring nothing from there, whatever it has; see ckpt_engine_import(). */
+/* With `remote`: import nothing from there, see ckpt_engine_import(). */
 #define CKPT_ENGINE_NO_IMPORT 8u
 
 /*
- * Every node of the job has a store of its own at `path` (its NVMe), and not all one that they share. Ranks
- * write into the store of their node, and read what lies there; a step is committed when all have written
- * theirs, and each store then holds its manifest. With a world of more than 1 it needs `exchange` and
- * `keeper`, and opening waits for all ranks: their stores must be of one run, and a manifest that one of
- * them lacks is brought from another. Rank 0 decides as ever; each node's keeper does for its store what rank
- * 0 does for one that is shared: keep_last, keep_every and pins are those of every keeper. What lies in the
- * store of another node is not had from there: CKPT_EOTHERNODE. A store is marked as of one node or as
- * shared when it is made, and opening it as the other is refused (-EINVAL), unless by a world of 1.
+ * Every node of the job has its own store at `path` (on its NVMe, for example). Ranks write into the store of their
+ * node and read from it. A step is committed when all ranks have written their files, and then each store has its
+ * manifest. What is in the store of another node is not available: CKPT_EOTHERNODE.
+ *
+ * A world of more than 1 needs `exchange` and `node_leader`. Opening waits for all ranks: their stores must belong to one
+ * run, and a manifest that one of them lacks is copied from another. Rank 0 decides what is committed. The leader of each
+ * node manages its store as rank 0 manages a shared one: its keep_last, keep_every and pins apply.
+ *
+ * A store is marked as that of one node or as shared when it is created. Opening it as the other is refused (-EINVAL),
+ * except with a world of 1.
  */
 #define CKPT_ENGINE_NODE_STORE 4u
 
 /*
- * With CKPT_ENGINE_NODE_STORE, on all ranks: nodes were lost with their disks, and nobody will bring these back. A restore
- * of the latest step still fails with CKPT_EOTHERNODE if the store of some node has no file of that step, and whoever asks
- * for the latest again is given the next older one: so the job comes to the newest step that all its nodes have. The log
- * says which steps were passed over. A step is not passed over, and the same one is given again, if `remote` has it, or
- * what rank 0's store lacks of it, or cannot be asked for it, or if rank 0's store has the files of all its ranks; the
- * error of rank 0 says so. Nor is it if
- * ranks are only on other nodes than before. ckpt_engine_import() brings the newest step of `remote` also into a store that
- * has newer ones and lacks it, and fails if that is not possible: without it that step would be given up, too. Nothing is
- * noted in a store: without this flag the newer steps are asked for again, until this job has claimed a generation of its
- * own; then they are in no lineage any more, and are not uploaded.
+ * With CKPT_ENGINE_NODE_STORE, on all ranks: nodes were lost with their disks for good.
+ *
+ * A restore of the newest step fails with CKPT_EOTHERNODE if the store of some node has no file of that step. With this
+ * flag the next restore of the newest step then gets the next older one. So the job gets to the newest step that all its
+ * nodes have. The log lists the steps that were passed over.
+ *
+ * A step is not passed over, and the same one is chosen again, if `remote` has it, or has what the store of rank 0 lacks of
+ * it, or does not answer, or if the store of rank 0 has the files of all its ranks. The error of rank 0 says so. Nor is it
+ * passed over if ranks were only started on other nodes than before.
+ *
+ * ckpt_engine_import() also imports the newest step of `remote` into a store that has newer steps and lacks it, and fails
+ * if that is not possible, because otherwise that step would be given up, too.
+ *
+ * Nothing is recorded in a store. Without this flag the newer steps are chosen again, until the job has claimed a
+ * generation. After that they are in no lineage, and are not uploaded.
  */
 #define CKPT_ENGINE_LOST_NODES 16u
 
 /*
- * Opens the store at directory `path`, which is created if need be (its parent must exist).
- * `opts` may be NULL. Reads what is there; claims no generation yet.
- * Errors: CKPT_EINUSE when a live process on this machine holds it, CKPT_EVERSION, CKPT_EFORMAT,
- * CKPT_ENOSTORE (read only), -ENOTDIR, -EACCES, -EROFS, -ENOSPC, -ENOMEM, -EAGAIN (no thread).
+ * Opens the store at `path`: a directory (or file:///DIRECTORY), which is created if it does not exist (its parent must
+ * exist), or, read only, s3://BUCKET/PREFIX. `opts` may be NULL. Reads the store, and claims no generation yet. The caller
+ * closes the engine with ckpt_engine_close().
+ * Errors: CKPT_EINUSE (a live process on this machine holds the store), CKPT_EVERSION, CKPT_EFORMAT, CKPT_ENOSTORE (read
+ * only), -EINVAL (an option), -ENOTDIR, -EACCES, -EROFS, -ENOSPC, -ENOMEM, -EAGAIN (no thread),
+ * CKPT_EUNSUPPORTED (a bucket, without S3 or for writing), and those of ckpt_engine_import().
  */
 CKPT_API int ckpt_engine_open(
 	const char *path, const struct ckpt_engine_opts *opts, struct ckpt_engine **ret_engine);
 
 /*
- * Brings the run back from opts->remote into the directory `path`, if there is more than here: the newest step that
- * verifies, and all claims. 0, and a generation of 0, if there is nothing to bring, or if the remote store cannot be
- * asked and the local one has a step to go on from. With a world of 1 ckpt_engine_open() does it by itself,
- * unless it is read only or a new start. With more, one process of each store does, before any rank opens it.
- * Errors: CKPT_ELEVEL (no remote), CKPT_EMISMATCH (another run, or the two stores have gone apart), CKPT_EINUSE;
- * CKPT_ENETWORK, CKPT_EAUTH and others of the remote store, if there is nothing to go on from here:
- * then nobody knows whether there is something to resume.
+ * Imports the newest step of opts->remote that verifies, and all claims, into the directory `path`, if the remote store
+ * is ahead of it. *ret_generation and *ret_step are those of the imported step. Returns 0 and a generation of 0 if there
+ * is nothing to import, or if the remote store does not answer and the directory has a step to resume from.
+ *
+ * With a world of 1 ckpt_engine_open() does this itself, unless it is read only, a new start, or CKPT_ENGINE_NO_IMPORT.
+ * With a larger world one process of each store calls it before any rank opens that store.
+ *
+ * Errors: CKPT_ELEVEL (no remote store), CKPT_EMISMATCH (the store of another run, or the two stores have diverged),
+ * CKPT_EINUSE, -EINVAL; and CKPT_ENETWORK, CKPT_EAUTH and others of the remote store, if the directory has no step: it is
+ * not known then whether there is a step to resume from.
  */
 CKPT_API int ckpt_engine_import(const char *path, const struct ckpt_engine_opts *opts,
 	uint64_t *ret_generation, uint64_t *ret_step);
 
 /*
- * The same for the store of one node, with CKPT_ENGINE_NODE_STORE: `ranks` are the `count` ranks of the job that are on
- * this node, of `world` in all. If the step was saved by as many ranks with CKPT_ENGINE_NODE_STORE, and these shared
- * their stores with no other ranks, only their files are brought, as every node had them when it was saved. Else all of
- * the step is. Call it only if each rank wants what it saved: of a rank that wants what ranks of another node saved the
- * restore fails with CKPT_EOTHERNODE. Errors: also -EINVAL.
+ * The same for the store of one node, with CKPT_ENGINE_NODE_STORE. `ranks` are the numbers of the `count` ranks on this
+ * node, out of `world`. If as many ranks saved the step with CKPT_ENGINE_NODE_STORE, and these ranks shared their store
+ * with no others, only their files are imported; otherwise the whole step. Call it only if each rank restores what it
+ * saved. The restore of a rank that needs what ranks of another node saved fails with CKPT_EOTHERNODE.
+ * Errors: those of ckpt_engine_import(), and -EINVAL for `ranks`.
  */
 CKPT_API int ckpt_engine_bring_ranks(const char *path, const struct ckpt_engine_opts *opts,
 	const uint32_t *ranks, size_t count, uint32_t world, uint64_t *ret_generation,
 	uint64_t *ret_step);
 
 /*
- * Waits until every save under way is durable or has failed, at most timeout_ms.
- * -ETIMEDOUT if something is still under way.
+ * Waits up to timeout_ms until every running save is durable or has failed. Returns 0, or -ETIMEDOUT if one is still
+ * running.
  */
 CKPT_API int ckpt_engine_drain(struct ckpt_engine *engine, int timeout_ms);
 
 /*
- * Waits until every step that was committed is in the remote store, or will never be, at most timeout_ms. Returns
- * the failure of the first that will not; -ETIMEDOUT if something is still on its way; CKPT_ELEVEL without
- * `remote`.
+ * Waits up to timeout_ms until every committed step is in the remote store or has failed for good. Returns 0, the error
+ * of the first step that has failed, -ETIMEDOUT if steps are still pending, or CKPT_ELEVEL without `remote`.
  */
 CKPT_API int ckpt_engine_drain_remote(struct ckpt_engine *engine, int timeout_ms);
 
 /*
- * Ends the engine and frees it. What is under way is aborted, uploads as well: drain first. NULL is ignored. Save and
- * restore handles stay valid to ask and must still be freed. Storage that does not answer within ten
- * seconds is abandoned, its memory and thread with it, and the log says so.
+ * Closes the engine and frees it. Running saves, restores and uploads are aborted: call ckpt_engine_drain() first. NULL
+ * is ignored. Handles of saves and restores may still be queried, and must still be freed. If the storage does not answer
+ * within ten seconds, its requests, with their memory and thread, are abandoned, and the log says so.
  */
 CKPT_API void ckpt_engine_close(struct ckpt_engine *engine);
 
-/* The newest step of the lineage that may be restored. CKPT_ENOSTEP if there is none. */
+/* The number of the newest good step of the lineage. Errors: CKPT_ENOSTEP (there is none). */
 CKPT_API int ckpt_engine_latest(struct ckpt_engine *engine, uint64_t *ret_step);
 
 /*
- * Claims a new generation whose parent is the step last restored through this engine (see
- * ckpt_restore_adopt), or no step on a store without commits and with CKPT_ENGINE_NEW_START.
- * The first ckpt_save_start() does it by itself. Waits for the disk.
- * With a world of more than 1 rank 0 claims for all, and the others wait for its claim, or hear why there is
- * none; CKPT_EMISMATCH if they have not adopted what it has.
- * Errors: CKPT_EINUSE, CKPT_ENOTRESUMED, system errors. Claiming twice is not an error.
+ * Claims a new generation. Its parent is the step of the last ckpt_restore_adopt(); it has no parent if the store has no
+ * commits, or with CKPT_ENGINE_NEW_START. The first ckpt_save_start() does this itself. Waits for the storage. Claiming
+ * again returns the same generation. `ret_generation` may be NULL.
+ *
+ * With a world of more than 1 rank 0 claims for all. The others wait for its claim, or for the error of rank 0.
+ * Errors: CKPT_EINUSE, CKPT_ENOTRESUMED, CKPT_EMISMATCH (this rank has not adopted the same step as rank 0), system
+ * errors.
  */
 CKPT_API int ckpt_engine_claim(struct ckpt_engine *engine, uint64_t *ret_generation);
 
-/* Keeps `step` whatever the retention says, until unpinned. For the life of the engine; of rank 0's, if many. */
+/*
+ * Protects `step` from retention until it is unpinned or the engine is closed. With many ranks only pins of rank 0 (of each
+ * node leader, with CKPT_ENGINE_NODE_STORE) have an effect.
+ */
 CKPT_API int ckpt_engine_pin(struct ckpt_engine *engine, uint64_t step);
 CKPT_API int ckpt_engine_unpin(struct ckpt_engine *engine, uint64_t step);
 
 /*
- * A descriptor that is readable when something has changed: a save or restore reached a level or
- * failed, or a log line waits. Owned by the engine; read eight bytes from it to clear it.
+ * An eventfd that is readable when a save or restore has reached a level or failed, or when there is a log
+ * line. The engine owns it. Read eight bytes from it to clear it.
  */
 CKPT_API int ckpt_engine_eventfd(const struct ckpt_engine *engine);
 
-/* Why it was not found out whether ranks hold the same: bits of ckpt_stats.unproved. The log has more. */
+/* Why equality of ranks was not checked: bits of ckpt_stats.unchecked. The log has details. */
 enum ckpt_unchecked {
-	CKPT_UNCHECKED_GPU = 1,    /* a GPU of this rank takes no samples of its memory */
-	CKPT_UNCHECKED_MEMORY = 2, /* at a save there was no memory for digests, or a GPU failed */
+	CKPT_UNCHECKED_GPU = 1,    /* a GPU of this rank cannot sample its memory */
+	CKPT_UNCHECKED_MEMORY = 2, /* a save had no memory for digests, or a GPU failed */
 	CKPT_UNCHECKED_BOXES = 4,  /* rank 0: boxes of several ranks that cannot be compared */
-	/* Rank 0: there are more boxes than are compared, or there was no memory. That any is of several ranks is not said. */
+	/* rank 0: there are more boxes than are compared, or no memory; some may be of several ranks */
 	CKPT_UNCHECKED_MANY = 8
 };
 
 /*
- * The same bits, without asking the engine's thread. *ret_boxes, unless `ret_boxes` is NULL: with CKPT_UNCHECKED_BOXES
- * the first tensor of which it is so, its ranks, and how many more there are; else "". Valid as long as the engine.
+ * Returns the same bits, without waiting for the engine's thread. `ret_boxes` may be NULL. With CKPT_UNCHECKED_BOXES it
+ * gets the name and the ranks of the first such tensor, and the number of further ones; otherwise "". The string is valid
+ * until the engine is closed.
  */
 CKPT_API uint64_t ckpt_engine_unchecked(const struct ckpt_engine *engine, const char **ret_boxes);
 
 /*
- * What the commits of this engine have found of a group of ckpt_save_set_own(): CKPT_OWN_NONE if all ranks hold the same,
- * so that one of them may write it for all; CKPT_OWN_DIFFERS; or CKPT_OWN_UNKNOWN. What was found once stays. CKPT_EFORKED.
+ * Returns what the commits of this engine have found about a group of ckpt_save_set_own(): CKPT_OWN_NONE (all ranks hold
+ * the same, so one of them may write it for all), CKPT_OWN_DIFFERS, or CKPT_OWN_UNKNOWN. A result does not change later.
+ * Errors: CKPT_EFORKED.
  */
 CKPT_API int ckpt_engine_own(struct ckpt_engine *engine, uint64_t group);
 
-/* Counters since the engine was opened. Times in nanoseconds, sizes in bytes. */
+/* Counters since the engine was opened. Sizes are in bytes, fields _ns in nanoseconds, fields _ms in milliseconds. */
 struct ckpt_stats {
 	uint32_t size;          /* sizeof(struct ckpt_stats), set by the caller */
-	uint32_t io;            /* enum ckpt_io_kind in use: URING or THREADS */
+	uint32_t io;            /* enum ckpt_io_kind in use: CKPT_IO_URING or CKPT_IO_THREADS */
 	uint32_t io_direct;     /* 1: O_DIRECT; 0: through the page cache */
-	uint32_t io_registered; /* 1: staging is registered with the ring */
+	uint32_t io_registered; /* 1: staging memory is registered with io_uring */
 	uint64_t generation;    /* 0: none claimed yet */
 	uint64_t saves_started;
 	uint64_t saves_committed;
 	uint64_t saves_failed;
-	uint64_t saves_skipped; /* by CKPT_BUSY_SKIP */
-	uint64_t saves_waited;  /* by CKPT_BUSY_WAIT */
+	uint64_t saves_skipped; /* because of CKPT_BUSY_SKIP */
+	uint64_t saves_waited;  /* because of CKPT_BUSY_WAIT */
 	uint64_t saves_waited_ns;
 	uint64_t bytes_staged;
 	uint64_t bytes_written;
 	uint64_t bytes_read;
 	uint64_t fsyncs;
-	uint64_t steps_removed; /* by retention */
-	uint64_t pool_bytes;    /* staging memory; it may grow, and shrink */
-	uint64_t pool_touched;  /* of it, backed by pages already */
+	uint64_t steps_removed; /* deleted by retention */
+	uint64_t pool_bytes;    /* staging memory; it may grow and shrink */
+	uint64_t pool_touched;  /* the part of it that is backed by pages */
 	uint64_t pool_starved;  /* blocks that had to wait for a free slot */
-	uint64_t pool_huge;     /* 1: huge pages asked for and granted or advised */
-	uint64_t last_step;     /* newest step committed by this engine */
+	uint64_t pool_huge;     /* 1: huge pages are in use or advised */
+	uint64_t last_step;     /* the newest step that this engine has committed */
 	uint64_t last_stage_ns; /* of the last save: start to STAGED */
 	uint64_t last_local_ns; /* of the last save: start to LOCAL */
-	uint64_t last_eager_ns; /* of the last save: start until its eager tensors were copied */
-	uint64_t threads;       /* threads that the engine runs */
-	/* Of the remote store; 0 without. */
-	uint64_t bytes_uploaded;        /* verified and sent by this rank */
-	uint64_t uploads_done;          /* steps */
-	uint64_t uploads_failed;        /* steps that will not be there; see the log */
-	uint64_t uploads_retried;       /* tries that failed */
-	uint64_t uploads_waiting;       /* steps that are committed here, and not there yet */
-	uint64_t uploads_waiting_bytes; /* of this rank, as far as it is known */
-	uint64_t remote_generation;     /* of the newest step that this engine knows to be there */
+	uint64_t last_eager_ns; /* of the last save: start to the copies of its eager tensors */
+	uint64_t threads;       /* number of threads of the engine */
+	/* The remote store; all 0 without one. */
+	uint64_t bytes_uploaded;  /* verified and sent by this rank */
+	uint64_t uploads_done;    /* steps */
+	uint64_t uploads_failed;  /* steps that failed for good; see the log */
+	uint64_t uploads_retried; /* failed tries */
+	uint64_t uploads_waiting; /* pending steps: committed, and not in the remote store yet */
+	uint64_t uploads_waiting_bytes; /* bytes of this rank in them, as far as known */
+	uint64_t remote_generation;     /* of the newest step that is known to be there */
 	uint64_t remote_step;
 	uint64_t remote_wall_ms;        /* when it was there, since the epoch; 0: none is known */
-	uint64_t remote_steps_deleting; /* marked there, by whomever */
-	uint64_t remote_steps_removed;  /* by remote_keep_last */
-	uint64_t
-		remote_failing_ms; /* since when tries to send fail, since the epoch; 0: they do not */
-	int64_t remote_code;       /* why (CKPT_EINUSE: another one sends it); 0: they do not */
-	uint64_t bytes_uploaded_staged; /* of bytes_uploaded: out of staging, and not read again */
+	uint64_t remote_steps_deleting; /* with a tombstone there, of any writer */
+	uint64_t remote_steps_removed;  /* deleted there because of remote_keep_last */
+	uint64_t remote_failing_ms; /* since when uploads fail, since the epoch; 0: they do not */
+	int64_t remote_code; /* why uploads fail (CKPT_EINUSE: another process sends); 0: they do not */
+	uint64_t bytes_uploaded_staged; /* part of bytes_uploaded: from staging memory */
 	uint64_t unchecked;             /* enum ckpt_unchecked */
 };
 
+/* Copies the counters. Errors: -EINVAL (`size` is not set), CKPT_EFORKED. */
 CKPT_API int ckpt_engine_stats(struct ckpt_engine *engine, struct ckpt_stats *ret_stats);
 
 enum ckpt_log_level {
@@ -322,18 +343,21 @@ struct ckpt_log_record {
 	uint32_t size;    /* sizeof(struct ckpt_log_record), set by the caller */
 	uint32_t level;   /* enum ckpt_log_level */
 	uint64_t wall_ms; /* since the epoch */
-	uint64_t dropped; /* lines lost since the last record because nobody read them */
+	uint64_t dropped; /* lines lost before this one, because they were not read in time */
 	char message[1024];
 };
 
 /*
- * The oldest log line that has not been read; waits up to timeout_ms for one. The last 256 are kept.
- * -ETIMEDOUT if there is none, CKPT_ECLOSED once ckpt_engine_stop_log() was called and none is left.
+ * Returns the oldest log line that was not read yet; waits up to timeout_ms for one. The last 256 lines are kept.
+ * Errors: -ETIMEDOUT (there is none), CKPT_ECLOSED (there is none and ckpt_engine_stop_log() was called), -EINVAL.
  */
 CKPT_API int ckpt_engine_log(
 	struct ckpt_engine *engine, int timeout_ms, struct ckpt_log_record *ret_record);
 
-/* Makes a thread that waits in ckpt_engine_log() return CKPT_ECLOSED. Call it before closing. */
+/*
+ * Ends the wait of a thread in ckpt_engine_log(), which returns CKPT_ECLOSED when no line is left. Call it before
+ * ckpt_engine_close().
+ */
 CKPT_API void ckpt_engine_stop_log(struct ckpt_engine *engine);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Types that every part of the interface shares. */
+/* Types and constants that all headers use. */
 #ifndef CKPT_TYPES_H
 #define CKPT_TYPES_H
 
@@ -18,31 +18,31 @@ struct ckpt_restore;
 struct ckpt_catalog;
 struct ckpt_exchange_server;
 
-/* Where a step is asked for: the newest of the lineage that has not been quarantined. */
+/* In place of a step number: the newest step of the lineage that is not quarantined. */
 #define CKPT_STEP_LATEST  UINT64_MAX
-/* The k-th step before the newest of the lineage: CKPT_STEP_BACK(0) is the newest; k below 2^32. */
+/* The k-th step before the newest one; k is less than 2^32. CKPT_STEP_BACK(0) is CKPT_STEP_LATEST. */
 #define CKPT_STEP_BACK(k) (UINT64_MAX - (uint64_t)(k))
-/* The greatest number that a step may have. */
+/* The largest number of a step. */
 #define CKPT_STEP_MAX     UINT64_C(9999999999)
 
-/* Greatest number of dimensions of a tensor, and of bytes of its name, the final NUL included. */
+/* Most dimensions of a tensor, and most bytes of its name with the final NUL. */
 #define CKPT_NDIM_MAX 16
 #define CKPT_NAME_MAX 1024
 
-/* Wait without end, where a timeout in milliseconds is asked for. Zero asks without waiting. */
+/* As a timeout in milliseconds: wait without limit. A timeout of 0 returns at once. */
 #define CKPT_FOREVER (-1)
 
-/* A fact about a save. Each is independent of the others. */
+/* What a save has reached. The levels are independent of each other. */
 enum ckpt_level {
-	CKPT_LEVEL_STAGED = 1,     /* the source memory may be changed again */
-	CKPT_LEVEL_LOCAL = 2,      /* durable on the local store; its manifest is published */
-	CKPT_LEVEL_REPLICATED = 3, /* in a peer's memory */
+	CKPT_LEVEL_STAGED = 1,     /* all tensors are copied: their memory may be changed again */
+	CKPT_LEVEL_LOCAL = 2,      /* durable in the local store, and the manifest is published */
+	CKPT_LEVEL_REPLICATED = 3, /* in the memory of a peer; not supported by this version */
 	CKPT_LEVEL_REMOTE = 4      /* durable in the remote store */
 };
 
 /*
- * Element types. Those that safetensors knows are stored under its name; the others (marked +) are
- * stored as U8, with the true type in the index. The numbers are part of the ABI, not of the format.
+ * Element types. Types that safetensors has are stored under its names. The others (marked +) are
+ * stored as U8, and the index has their type. The numbers are part of the ABI, not of the format.
  */
 enum ckpt_dtype {
 	CKPT_BOOL = 1,
@@ -66,57 +66,57 @@ enum ckpt_dtype {
 	CKPT_C32 = 19,         /* + two 16-bit floats */
 	CKPT_F8_E4M3FNUZ = 20, /* + */
 	CKPT_F8_E5M2FNUZ = 21, /* + */
-	CKPT_F4_X2 = 22,       /* torch.float4_e2m1fn_x2: a byte of two; stored as F4 */
+	CKPT_F4_X2 = 22,       /* torch.float4_e2m1fn_x2: two values a byte; stored as F4 */
 	CKPT_DTYPE_END = 23
 };
 
-/* Where the bytes of a tensor are. */
+/* The memory of a tensor. */
 enum ckpt_device_kind {
-	CKPT_DEVICE_HOST = 0, /* memory of the CPU */
+	CKPT_DEVICE_HOST = 0, /* CPU memory */
 	CKPT_DEVICE_CUDA = 1
 };
 
 /*
- * A stream of a GPU, a cudaStream_t: work that the GPU does in order. The default streams (0 to 2) are those of the
- * GPU that is named, whichever is current in the calling thread.
+ * A stream of a GPU (cudaStream_t). The default streams (handles 0 to 2) are those of the GPU `device_index`,
+ * whichever GPU is current in the calling thread.
  */
 struct ckpt_stream {
-	uint32_t size;   /* sizeof(struct ckpt_stream) */
-	uint32_t device; /* CKPT_DEVICE_CUDA */
-	int32_t device_index;
-	uint32_t reserved; /* 0 */
-	uintptr_t handle;
+	uint32_t size;        /* sizeof(struct ckpt_stream) */
+	uint32_t device;      /* CKPT_DEVICE_CUDA */
+	int32_t device_index; /* number of the GPU */
+	uint32_t reserved;    /* 0 */
+	uintptr_t handle;     /* the cudaStream_t */
 };
 
 /*
- * Copy this tensor before ckpt_save_wait_eager() returns, because something else than the fenced
- * optimizer changes it.
+ * The tensor is copied before ckpt_save_wait_eager() returns. For tensors that are changed before
+ * ckpt_save_fence() is called.
  */
 #define CKPT_TENSOR_EAGER 1u
 
 /*
- * Other ranks may write the same box of this tensor, and are to write the same bytes: ranks that hold copies of each
- * other and do not share out who writes what. Rank 0 compares such boxes before a step is committed. A tensor that is
- * smaller than a chunk (1 MiB) shares a digest with the tensors beside it. With this flag it also gets one of its own, so
- * that it can be compared whatever lies beside it. That makes the index 44 bytes longer.
+ * Other ranks may write the same box of this tensor, and must write the same bytes. Rank 0 compares such boxes before
+ * it commits the step. A tensor of less than a chunk (1 MiB) shares a digest with its neighbours in the shard. With this
+ * flag it also gets its own digest, so that it can be compared whatever its neighbours are. The index is 44 bytes longer
+ * for that.
  */
 #define CKPT_TENSOR_SHARED 2u
 
 /*
- * Other ranks may have other bytes of this tensor, and that is as it is meant to be: statistics of the batches that each
- * rank has seen. Its bytes are never compared with those of another rank. In ckpt_save_add_replicas() only its name, type
- * and shape count.
+ * Other ranks may have other bytes in this tensor, by design: statistics of the batches of each rank, for example. Its
+ * bytes are never compared with those of another rank. ckpt_save_add_replicas() compares its name, type and shape only.
  */
 #define CKPT_TENSOR_VARIES 4u
 
 /*
- * A tensor that a save is to hold. Everything it points to but `data` is copied by the call that it
- * is handed to. `data` is borrowed: it must stay mapped and unchanged until the save is STAGED. On a
- * GPU that is a matter of the order of its work, see ckpt_save_set_streams(). When a save fails before it was STAGED, and
- * that is told, the GPU is given no work any more that reads `data`; what it was given may still be to come. So memory
- * of a GPU must stay allocated until it has come past that, for which cudaFree() waits; it has when the next save has
- * started, or the engine is closed. A failure is told in time though a GPU hangs, unless a call of ours waits for
- * room in the driver's queue, which is full: not before that call has returned.
+ * A tensor to save, or the box of a larger tensor that this rank has. The call that gets the structure copies
+ * everything that it points to, except `data`. `data` is borrowed: it must stay mapped and unchanged until the save is
+ * STAGED. For memory of a GPU the order of the work on its streams ensures this, see ckpt_save_set_streams().
+ *
+ * If a save fails before it is STAGED, the GPU gets no more work that reads `data` after the failure is reported. Work
+ * that it got before may still run. So memory of a GPU must stay allocated until that work has ended: cudaFree() waits
+ * for it, and it has ended when the next save has started or the engine is closed. A failure is reported in time even if
+ * a GPU hangs, except while a CUDA call of the library waits because the queue of the driver is full.
  */
 struct ckpt_tensor {
 	uint32_t size;  /* sizeof(struct ckpt_tensor) */
@@ -126,31 +126,25 @@ struct ckpt_tensor {
 	uint32_t ndim;  /* 0 for a scalar */
 	const int64_t *shape;
 	const int64_t *strides; /* in elements; NULL: contiguous, row-major */
-	const void *data;       /* element [0,0,...]; NULL only when there are no elements */
+	const void *data;       /* element [0,0,...]; NULL only if there are no elements */
 	uint32_t device;        /* enum ckpt_device_kind */
 	int32_t device_index;
-	const int64_t
-		*global_shape; /* of the tensor that this is a box of; NULL: this is all of it */
-	const int64_t *global_start; /* where the box begins in it; NULL: at 0 in every dimension */
+	const int64_t *global_shape; /* shape of the whole tensor; NULL: this is the whole */
+	const int64_t *global_start; /* start of the box in the whole; NULL: 0 in every dimension */
 };
 
-/*
- * A tensor that a step holds, the whole of it. Pointers are valid as long as the handle that it was
- * asked of.
- */
+/* A tensor of a step, as a whole. The pointers are valid until the handle of the restore is freed. */
 struct ckpt_tensor_info {
 	uint32_t size; /* sizeof(struct ckpt_tensor_info), set by the caller */
 	uint32_t dtype;
 	uint32_t ndim;
-	uint32_t rank; /* of the process that wrote it, or its first piece */
+	uint32_t rank; /* that wrote it, or its first piece, into its shard */
 	const char *name;
 	const int64_t *shape;
-	uint64_t nbytes;
-	uint64_t
-		offset; /* of that one's first byte in its shard, bytes; UINT64_MAX: its index was not read */
-	const char *alias_of; /* the tensor whose bytes it shares; NULL if it is stored itself */
-	uint32_t
-		pieces; /* different boxes of it that the ranks hold; 1: it is stored whole; 0: not counted */
+	uint64_t nbytes;      /* of the whole */
+	uint64_t offset;      /* of its first byte in that shard; UINT64_MAX: index not read */
+	const char *alias_of; /* the tensor whose bytes it shares; NULL: it has its own */
+	uint32_t pieces;      /* different boxes in the shards; 1: stored whole; 0: not counted */
 	uint32_t reserved;
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Version of the library and of the format it writes. */
+/* The version of the library, and of the format that it writes. */
 #ifndef CKPT_VERSION_H
 #define CKPT_VERSION_H
 
@@ -11,8 +11,8 @@
 #define CKPT_VERSION       "0.1.0"
 
 /*
- * Version of the bytes in a store (FORMAT.md). A reader refuses a greater major and reads every minor
- * of a major that it knows.
+ * The version of the format of a store (FORMAT.md). A reader refuses a larger major version, and reads
+ * every minor version of a major version that it knows.
  */
 #define CKPT_FORMAT_MAJOR 1
 #define CKPT_FORMAT_MINOR 0
@@ -21,10 +21,10 @@
 extern "C" {
 #endif
 
-/* Version of the loaded library, as "major.minor.patch". Static storage; any thread. */
+/* The version of the loaded library, "major.minor.patch". Static storage. Any thread. */
 CKPT_API const char *ckpt_version(void);
 
-/* What this build was made with: a list of words such as "io_uring" Static storage; any thread. */
+/* The features of this build: a list of words such as "io_uring"; "" if none. Static storage. Any thread. */
 CKPT_API const char *ckpt_features(void);
 
 #ifdef __cplusplus
