@@ -26,6 +26,7 @@ struct class
 {
 	char name[32];
 	struct array now, base;
+	struct ckpt_adam_hint hint;
 	size_t encoded;
 	double encode, decode;
 };
@@ -129,12 +130,14 @@ static struct ckpt_chunk describe(
 	if (!with_adam || strcmp(t->role, "none") == 0 || !chunk.base)
 		return chunk;
 	chunk.adam = step;
+	chunk.hint = &class_of(t->class)->hint;
 	chunk.role = strcmp(t->role, "m") == 0   ? CKPT_ADAM_M
 		     : strcmp(t->role, "v") == 0 ? CKPT_ADAM_V
 						 : CKPT_ADAM_W;
 	chunk.m = at(class_of("m")->now, i, 4);
 	chunk.m_base = at(class_of("m")->base, i, 4);
 	chunk.v = at(class_of("v")->now, i, 4);
+	chunk.v_base = at(class_of("v")->base, i, 4);
 	return chunk;
 }
 

@@ -6,7 +6,11 @@
 
 #include <ckpt/error.h>
 
-enum { FLAG_FUSED = 1, FLAG_BF16_GRADIENT = 2, FLAG_LERP = 4, FLAGS = 7 };
+enum { FLAG_FUSED = 1, FLAG_BF16_GRADIENT = 2, FLAG_LERP = 4, FLAG_RELATIVE = 8, FLAGS = 15 };
+
+/* Of the sampled elements, a model that is good fails at a 16th at most, and none is good that predicts fewer than that. */
+#define FAIR 16
+#define POOR 16
 
 #define TERMS (sizeof(struct ckpt_adam_terms) / sizeof(float))
 
@@ -16,7 +20,8 @@ void ckpt_adam_write(const struct ckpt_adam_model *model, uint8_t out[CKPT_ADAM_
 
 	out[0] = (uint8_t)((model->order == CKPT_ADAM_FUSED ? FLAG_FUSED : 0) |
 			   (model->order == CKPT_ADAM_LERP ? FLAG_LERP : 0) |
-			   (model->bf16_gradient ? FLAG_BF16_GRADIENT : 0));
+			   (model->bf16_gradient ? FLAG_BF16_GRADIENT : 0) |
+			   (model->relative ? FLAG_RELATIVE : 0));
 	memcpy(terms, &model->terms, sizeof(terms));
 	for (size_t i = 0; i < TERMS; i++) {
 		for (unsigned k = 0; k < 4; k++)
@@ -39,6 +44,7 @@ int ckpt_adam_read(const uint8_t in[CKPT_ADAM_HEAD], struct ckpt_adam_model *ret
 			   : in[0] & FLAG_LERP ? CKPT_ADAM_LERP
 					       : CKPT_ADAM_SEPARATE;
 	ret_model->bf16_gradient = in[0] & FLAG_BF16_GRADIENT;
+	ret_model->relative = in[0] & FLAG_RELATIVE;
 	return 0;
 }
 
@@ -101,6 +107,17 @@ void ckpt_adam_predict(const struct ckpt_codec *codec, const struct ckpt_adam_mo
 	}
 }
 
+void ckpt_adam_split_gradient(const struct ckpt_codec *codec, const struct ckpt_adam_model *model,
+	const struct ckpt_chunk *chunk, uint8_t *const planes[2])
+{
+	if (model->relative)
+		codec->kernels->split_gradient(
+			chunk->v_base, codec->gradient, chunk->count, planes);
+	else
+		codec->kernels->split(
+			2, CKPT_TRANSFORM_ROTATE, codec->gradient, NULL, chunk->count, planes);
+}
+
 static size_t count_equal(const void *a, const void *b, size_t count)
 {
 	const uint8_t *x = a;
@@ -158,36 +175,75 @@ static bool fit_weights(const struct ckpt_sample *sample, struct ckpt_adam_terms
 	return true;
 }
 
-/* Tries the orders of operations, and both gradients, and takes what predicts more elements exactly than `*best`. */
-static void try_orders(struct ckpt_codec *codec, const struct ckpt_sample *sample,
-	const struct ckpt_adam_terms *terms, size_t count, size_t *best,
-	struct ckpt_adam_model *ret_model)
+/* The orders of operations, each with either gradient. */
+#define MODELS (2u * CKPT_ADAM_ORDERS)
+
+static struct ckpt_adam_model numbered(const struct ckpt_adam_terms *terms, unsigned number)
+{
+	return (struct ckpt_adam_model){.terms = *terms,
+		.order = (enum ckpt_adam_order)(number / 2),
+		.bf16_gradient = number % 2};
+}
+
+/* A first moment is predicted from a bf16 gradient alone, and a second one from either. */
+static bool suits(const struct ckpt_adam_model *model, enum ckpt_adam_role role)
+{
+	if (role == CKPT_ADAM_M)
+		return model->bf16_gradient;
+	if (model->order == CKPT_ADAM_LERP)
+		return false;
+	return role == CKPT_ADAM_V || !model->bf16_gradient;
+}
+
+/* How many of the first `count` elements the model predicts exactly. */
+static size_t try_model(struct ckpt_codec *codec, const struct ckpt_sample *sample,
+	const struct ckpt_adam_model *model, size_t count)
 {
 	const struct ckpt_chunk *chunk = &sample->chunk;
-	struct ckpt_adam_model model = {.terms = *terms};
 
-	for (unsigned i = 0; i < 2 * CKPT_ADAM_ORDERS; i++) {
+	if (chunk->role == CKPT_ADAM_M)
+		codec->kernels->adam_gradient(&model->terms, model->order, sample->data,
+			chunk->base, count, codec->gradient);
+	ckpt_adam_predict(codec, model, chunk, codec->gradient, 0, count, codec->predicted);
+	return count_equal(sample->data, codec->predicted, count);
+}
+
+/* Takes what predicts more elements exactly than `*best`; returns its number, or `otherwise`. */
+static unsigned try_models(struct ckpt_codec *codec, const struct ckpt_sample *sample,
+	const struct ckpt_adam_terms *terms, size_t count, size_t *best, unsigned otherwise)
+{
+	unsigned found = otherwise;
+
+	for (unsigned i = 0; i < MODELS; i++) {
+		struct ckpt_adam_model model = numbered(terms, i);
 		size_t equal;
 
-		model.order = (enum ckpt_adam_order)(i / 2);
-		model.bf16_gradient = i % 2;
-		/* A first moment is predicted from a bf16 gradient alone, and a second one from either. */
-		if (chunk->role == CKPT_ADAM_M ? !model.bf16_gradient
-					       : model.order == CKPT_ADAM_LERP)
+		if (!suits(&model, sample->chunk.role))
 			continue;
-		if (chunk->role == CKPT_ADAM_W && model.bf16_gradient)
-			continue;
-		if (chunk->role == CKPT_ADAM_M)
-			codec->kernels->adam_gradient(terms, model.order, sample->data, chunk->base,
-				count, codec->gradient);
-		ckpt_adam_predict(
-			codec, &model, chunk, codec->gradient, 0, count, codec->predicted);
-		equal = count_equal(sample->data, codec->predicted, count);
+		equal = try_model(codec, sample, &model, count);
 		if (equal > *best) {
 			*best = equal;
-			*ret_model = model;
+			found = i;
 		}
 	}
+	return found;
+}
+
+/* It predicts nearly all, or as little as all others did before. */
+static bool hint_holds(struct ckpt_codec *codec, const struct ckpt_sample *sample,
+	const struct ckpt_adam_terms *terms, size_t count)
+{
+	const struct ckpt_adam_hint *hint = sample->chunk.hint;
+	struct ckpt_adam_model model;
+	size_t equal;
+
+	if (!hint || hint->order == 0 || hint->order > MODELS)
+		return false;
+	model = numbered(terms, hint->order - 1u);
+	if (!suits(&model, sample->chunk.role))
+		return false;
+	equal = try_model(codec, sample, &model, count);
+	return hint->poor ? POOR * equal < count : FAIR * (count - equal) <= count;
 }
 
 bool ckpt_adam_fit(struct ckpt_codec *codec, const struct ckpt_sample *sample,
@@ -197,15 +253,29 @@ bool ckpt_adam_fit(struct ckpt_codec *codec, const struct ckpt_sample *sample,
 	/* A few lines tell the models apart. */
 	size_t count = ckpt_min_u64(chunk->count, (uint64_t)4 * CKPT_LINE);
 	size_t best = 0;
+	unsigned found;
 	struct ckpt_adam_terms terms;
 
 	if (!chunk->adam || !ckpt_adam_has(chunk))
 		return false;
 	terms = terms_of(chunk->adam);
-	*ret_model = (struct ckpt_adam_model){
-		.terms = terms, .bf16_gradient = chunk->role == CKPT_ADAM_M};
-	try_orders(codec, sample, &terms, count, &best, ret_model);
-	if (chunk->role == CKPT_ADAM_W && 2 * best < count && fit_weights(sample, &terms))
-		try_orders(codec, sample, &terms, count, &best, ret_model);
+	if (hint_holds(codec, sample, &terms, count)) {
+		*ret_model = numbered(&terms, chunk->hint->order - 1u);
+		return true;
+	}
+	found = try_models(codec, sample, &terms, count, &best, chunk->role == CKPT_ADAM_M);
+	*ret_model = numbered(&terms, found);
+	if (chunk->hint)
+		*chunk->hint = (struct ckpt_adam_hint){
+			.order = (uint8_t)(found + 1),
+			.poor = chunk->role == CKPT_ADAM_M && POOR * best < count,
+		};
+	if (chunk->role == CKPT_ADAM_W && 2 * best < count && fit_weights(sample, &terms)) {
+		size_t before = best;
+
+		found = try_models(codec, sample, &terms, count, &best, found);
+		if (best > before)
+			*ret_model = numbered(&terms, found);
+	}
 	return true;
 }

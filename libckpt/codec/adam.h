@@ -12,6 +12,7 @@ struct ckpt_adam_model {
 	struct ckpt_adam_terms terms;
 	enum ckpt_adam_order order;
 	bool bf16_gradient;
+	bool relative; /* ADAM_M: gradients are coded beside the second moment of the base */
 };
 
 void ckpt_adam_write(const struct ckpt_adam_model *model, uint8_t out[CKPT_ADAM_HEAD]);
@@ -21,6 +22,10 @@ CKPT_MUST_CHECK int ckpt_adam_read(
 /* The model that predicts most of the sample exactly. False: the chunk has no role, or lacks what its role needs. */
 bool ckpt_adam_fit(struct ckpt_codec *codec, const struct ckpt_sample *sample,
 	struct ckpt_adam_model *ret_model);
+
+/* The gradients in codec->gradient, as two planes. */
+void ckpt_adam_split_gradient(const struct ckpt_codec *codec, const struct ckpt_adam_model *model,
+	const struct ckpt_chunk *chunk, uint8_t *const planes[2]);
 
 /* What the chunk's role needs is there. */
 bool ckpt_adam_has(const struct ckpt_chunk *chunk);

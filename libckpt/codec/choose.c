@@ -5,10 +5,17 @@
 
 #include "codec/plane.h"
 
-#define WORTH 0.98 /* of the raw size: what is not smaller is stored as it is */
-#define GOOD_MODEL                                                                                 \
-	4.0 /* bits an element; what AdamW predicts so well is not compared with anything else */
-#define UNTOUCHED 0.125 /* share of lines that are those of the base: worth a bitmap */
+/* Of the raw size: what is not smaller is stored as it is. */
+#define WORTH      0.98
+/* Bits an element: what AdamW predicts so well is not compared with anything else. */
+#define GOOD_MODEL 4.0
+/* Groups are used where a difference has few bits, of the raw size, and of the size without groups. */
+#define FEW_BITS   0.5
+#define GROUPED    0.95
+/* What a group adds to a plane: a code's description, sizes, streams that end. */
+#define GROUP_BITS 120.0
+/* Share of lines that are those of the base: worth a bitmap. */
+#define UNTOUCHED  0.125
 
 /* Up to CKPT_SAMPLE_LINES lines, evenly spread. A chunk shorter than a line is its own sample. */
 static size_t sample_array(
@@ -43,9 +50,11 @@ static void take_sample(struct ckpt_codec *codec, const struct ckpt_chunk *chunk
 		{chunk->m, 4, &s->m},
 		{chunk->m_base, 4, &s->m_base},
 		{chunk->v, 4, &s->v},
+		{chunk->v_base, 4, &s->v_base},
 	};
 	uint8_t *room = codec->sample;
 
+	_Static_assert(CKPT_COUNT(arrays) == CKPT_SAMPLE_ARRAYS, "each array has its room");
 	*s = *chunk;
 	for (size_t i = 0; i < CKPT_COUNT(arrays); i++) {
 		*arrays[i].to = NULL;
@@ -57,41 +66,90 @@ static void take_sample(struct ckpt_codec *codec, const struct ckpt_chunk *chunk
 	}
 }
 
-/* Bits an element that the planes of the sample come to. */
-static double planes_cost(struct ckpt_codec *codec, unsigned width, enum ckpt_transform transform,
-	const void *data, const void *base, size_t count)
+/* Bits that so many bytes come to. */
+static double bytes_cost(struct ckpt_codec *codec, const uint32_t counts[256], size_t count)
+{
+	double zeros;
+	double entropy = ckpt_plane_entropy(codec, counts, &zeros);
+
+	return (double)count * (entropy > CKPT_PLANE_NOISE ? 8 : entropy);
+}
+
+/* Bits an element that planes of the sample come to. */
+static double planes_cost(struct ckpt_codec *codec, unsigned width, size_t count)
 {
 	uint32_t counts[256];
 	double bits = 0;
-	double zeros;
 
-	codec->kernels->split(width, transform, data, base, count, codec->sample_planes);
 	for (unsigned k = 0; k < width; k++) {
-		double entropy;
-
 		codec->kernels->histogram(codec->sample_planes[k], count, 1, counts);
-		entropy = ckpt_plane_entropy(codec, counts, &zeros);
-		bits += entropy > CKPT_PLANE_NOISE ? 8 : entropy;
+		bits += bytes_cost(codec, counts, count);
 	}
-	return bits;
+	return bits / (double)count;
+}
+
+/* The same in groups, of a sample that has been split. `whole` is the chunk's own number of elements. */
+static double groups_cost(struct ckpt_codec *codec, const struct ckpt_grouping *grouping,
+	const struct ckpt_chunk *sample, size_t whole)
+{
+	size_t sizes[CKPT_GROUPS];
+	double bits = 0;
+
+	ckpt_group_find(codec, grouping, sample, sizes);
+	for (unsigned k = 0; k < sample->width; k++) {
+		const uint8_t *at = codec->grouped;
+
+		ckpt_group_gather(codec, codec->sample_planes[k], sizes, sample->count);
+		for (unsigned g = 0; g < grouping->groups; at += sizes[g++]) {
+			uint32_t counts[256] = {0};
+
+			for (size_t i = 0; i < sizes[g]; i++)
+				counts[at[i]]++;
+			bits += bytes_cost(codec, counts, sizes[g]);
+		}
+	}
+	return bits / (double)sample->count +
+	       (double)(grouping->groups - 1) * sample->width * GROUP_BITS / (double)whole;
 }
 
 static double mode_cost(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 	const struct ckpt_adam_model *model, const struct ckpt_sample *sample)
 {
 	const struct ckpt_chunk *chunk = &sample->chunk;
-	const void *base;
-	double bits = 0;
+	const void *base =
+		ckpt_predict(codec, mode, model, chunk, codec->gradient, 0, chunk->count);
 
-	if (mode == CKPT_MODE_ADAM_M) {
-		codec->kernels->adam_gradient(&model->terms, model->order, sample->data,
-			chunk->base, chunk->count, codec->gradient);
-		bits = planes_cost(
-			codec, 2, CKPT_TRANSFORM_ROTATE, codec->gradient, NULL, chunk->count);
+	codec->kernels->split(chunk->width, ckpt_mode_transform(mode, chunk->kind), sample->data,
+		base, chunk->count, codec->sample_planes);
+	return planes_cost(codec, chunk->width, chunk->count);
+}
+
+static double gradient_cost(struct ckpt_codec *codec, const struct ckpt_adam_model *model,
+	const struct ckpt_sample *sample)
+{
+	ckpt_adam_split_gradient(codec, model, &sample->chunk, codec->sample_planes);
+	return planes_cost(codec, 2, sample->chunk.count);
+}
+
+/* Of the mode of the chunk's role. Finds which way to code gradients is shorter. */
+static double adam_mode_cost(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
+	const struct ckpt_sample *sample, struct ckpt_adam_model *model)
+{
+	double bits;
+	double relative;
+
+	if (mode != CKPT_MODE_ADAM_M)
+		return mode_cost(codec, mode, model, sample);
+	codec->kernels->adam_gradient(&model->terms, model->order, sample->data, sample->chunk.base,
+		sample->chunk.count, codec->gradient);
+	bits = gradient_cost(codec, model, sample);
+	if (sample->chunk.v_base) {
+		model->relative = true;
+		relative = gradient_cost(codec, model, sample);
+		model->relative = relative < bits;
+		bits = relative < bits ? relative : bits;
 	}
-	base = ckpt_predict(codec, mode, model, chunk, codec->gradient, 0, chunk->count);
-	return bits + planes_cost(codec, chunk->width, ckpt_mode_transform(mode, chunk->kind),
-			      sample->data, base, chunk->count);
+	return bits + mode_cost(codec, mode, model, sample);
 }
 
 /* The share of lines that are those of the base, as far as they were looked at. */
@@ -122,10 +180,27 @@ static enum ckpt_chunk_mode mode_of_role(enum ckpt_adam_role role)
 				     : CKPT_MODE_ADAM_W;
 }
 
-enum ckpt_chunk_mode ckpt_choose(struct ckpt_codec *codec, const struct ckpt_chunk *chunk,
-	const void *data, bool whole, struct ckpt_adam_model *ret_model)
+/* The better one of DELTA and GROUPED, as both have the same planes. */
+static enum ckpt_chunk_mode delta_cost(struct ckpt_codec *codec, const struct ckpt_sample *sample,
+	size_t whole, struct ckpt_grouping *ret_grouping, double *ret_cost)
 {
-	static const enum ckpt_chunk_mode others[] = {CKPT_MODE_DELTA, CKPT_MODE_CAST};
+	double grouped;
+
+	*ret_cost = mode_cost(codec, CKPT_MODE_DELTA, NULL, sample);
+	if (!ckpt_group_possible(&sample->chunk) ||
+		*ret_cost > 8.0 * sample->chunk.width * FEW_BITS)
+		return CKPT_MODE_DELTA;
+	*ret_grouping = ckpt_group_fit(&sample->chunk, whole);
+	grouped = groups_cost(codec, ret_grouping, &sample->chunk, whole);
+	if (grouped > *ret_cost * GROUPED)
+		return CKPT_MODE_DELTA;
+	*ret_cost = grouped;
+	return CKPT_MODE_GROUPED;
+}
+
+void ckpt_choose(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const void *data,
+	bool whole, struct ckpt_choice *ret_choice)
+{
 	struct ckpt_sample sample;
 	enum ckpt_chunk_mode best = CKPT_MODE_INTRA;
 	enum ckpt_chunk_mode adam = CKPT_MODE_END;
@@ -135,32 +210,41 @@ enum ckpt_chunk_mode ckpt_choose(struct ckpt_codec *codec, const struct ckpt_chu
 	double untouched;
 
 	take_sample(codec, chunk, data, &sample);
-	if (ckpt_adam_fit(codec, &sample, ret_model)) {
+	if (ckpt_adam_fit(codec, &sample, &ret_choice->model)) {
 		adam = mode_of_role(chunk->role);
-		adam_cost = mode_cost(codec, adam, ret_model, &sample);
+		adam_cost = adam_mode_cost(codec, adam, &sample, &ret_choice->model);
+		ret_choice->mode = adam;
 		if (adam_cost < GOOD_MODEL)
-			return adam;
+			return;
 	}
 	untouched = whole ? untouched_share(chunk, data) : 0;
 	/* Masked, at least the lines that are left have to be stored; AdamW may know them better. */
+	ret_choice->mode = CKPT_MODE_MASK;
 	if (untouched >= UNTOUCHED && adam == CKPT_MODE_END)
-		return CKPT_MODE_MASK;
+		return;
 	least = mode_cost(codec, CKPT_MODE_INTRA, NULL, &sample);
-	for (size_t i = 0; i < CKPT_COUNT(others); i++) {
-		if (!ckpt_mode_possible(others[i], chunk))
-			continue;
-		cost = mode_cost(codec, others[i], NULL, &sample);
-		/* The rounding of what the step itself has makes no chain. */
-		if (cost < least * (others[i] == CKPT_MODE_CAST ? 1 : 1 - codec->margin)) {
+	if (ckpt_mode_possible(CKPT_MODE_DELTA, chunk)) {
+		enum ckpt_chunk_mode delta =
+			delta_cost(codec, &sample, chunk->count, &ret_choice->grouping, &cost);
+
+		if (cost < least * (1 - codec->margin)) {
 			least = cost;
-			best = others[i];
+			best = delta;
+		}
+	}
+	/* The rounding of what the step itself has makes no chain. */
+	if (ckpt_mode_possible(CKPT_MODE_CAST, chunk)) {
+		cost = mode_cost(codec, CKPT_MODE_CAST, NULL, &sample);
+		if (cost < least) {
+			least = cost;
+			best = CKPT_MODE_CAST;
 		}
 	}
 	if (adam != CKPT_MODE_END && adam_cost < least * (1 - codec->margin) * (1 - untouched)) {
 		least = adam_cost;
 		best = adam;
 	} else if (untouched >= UNTOUCHED) {
-		return CKPT_MODE_MASK;
+		return;
 	}
-	return least > 8.0 * chunk->width * WORTH ? CKPT_MODE_RAW : best;
+	ret_choice->mode = least > 8.0 * chunk->width * WORTH ? CKPT_MODE_RAW : best;
 }

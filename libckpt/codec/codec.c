@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/alloc.h"
+#include "codec/plane.h"
 #include "codec/predict.h"
 
 /* What the loops write, or read without using it, beyond the end of an array. */
@@ -41,9 +42,15 @@ static bool open_rooms(struct ckpt_codec *codec)
 		{&codec->gradient, chunk / 2 + SLACK},
 		{&codec->lines, chunk},
 		{&codec->base_lines, chunk},
-		{&codec->packed, chunk},
-		{&codec->bitmap, chunk / 8 + SLACK},
-		{&codec->sample, (size_t)6 * CKPT_SAMPLE * 8},
+		{&codec->packed[0], chunk},
+		{&codec->packed[1], chunk / 8 + SLACK},
+		{&codec->groups, chunk / 2},
+		{&codec->grouped, chunk / 2},
+		{&codec->bitmap[0], chunk / 8 + SLACK},
+		{&codec->bitmap[1], chunk / 64 + SLACK},
+		{&codec->frame, chunk},
+		{&codec->bitmap_coded, ckpt_plane_room(chunk / 8)},
+		{&codec->sample, (size_t)CKPT_SAMPLE_ARRAYS * CKPT_SAMPLE * 8},
 		{&codec->sample_planes[0], (size_t)CKPT_PLANES * CKPT_SAMPLE},
 	};
 
@@ -88,8 +95,14 @@ void ckpt_codec_close(struct ckpt_codec *codec)
 	ckpt_free(codec->gradient);
 	ckpt_free(codec->lines);
 	ckpt_free(codec->base_lines);
-	ckpt_free(codec->packed);
-	ckpt_free(codec->bitmap);
+	ckpt_free(codec->packed[0]);
+	ckpt_free(codec->packed[1]);
+	ckpt_free(codec->groups);
+	ckpt_free(codec->grouped);
+	ckpt_free(codec->bitmap[0]);
+	ckpt_free(codec->bitmap[1]);
+	ckpt_free(codec->bitmap_coded);
+	ckpt_free(codec->frame);
 	ckpt_free(codec->sample);
 	ckpt_free(codec->sample_planes[0]);
 	ckpt_free(codec);

@@ -17,15 +17,16 @@
 
 /* The first byte of an encoded chunk. */
 enum ckpt_chunk_mode {
-	CKPT_MODE_RAW = 0,    /* the bytes as they are */
-	CKPT_MODE_SAME = 1,   /* those of the base */
-	CKPT_MODE_CAST = 2,   /* fp32 values, rounded to this type */
-	CKPT_MODE_INTRA = 3,  /* without a prediction */
-	CKPT_MODE_DELTA = 4,  /* the difference to the base */
-	CKPT_MODE_MASK = 5,   /* most lines are those of the base */
-	CKPT_MODE_ADAM_M = 6, /* the first moment, by way of a bf16 gradient */
-	CKPT_MODE_ADAM_V = 7, /* the second moment, from the first */
-	CKPT_MODE_ADAM_W = 8, /* the weight, from the moments */
+	CKPT_MODE_RAW = 0,     /* the bytes as they are */
+	CKPT_MODE_SAME = 1,    /* those of the base */
+	CKPT_MODE_CAST = 2,    /* fp32 values, rounded to this type */
+	CKPT_MODE_INTRA = 3,   /* without a prediction */
+	CKPT_MODE_DELTA = 4,   /* the difference to the base */
+	CKPT_MODE_MASK = 5,    /* most lines are those of the base */
+	CKPT_MODE_ADAM_M = 6,  /* the first moment, by way of a bf16 gradient */
+	CKPT_MODE_ADAM_V = 7,  /* the second moment, from the first */
+	CKPT_MODE_ADAM_W = 8,  /* the weight, from the moments */
+	CKPT_MODE_GROUPED = 9, /* the difference to the base, by the base's exponents */
 	CKPT_MODE_END
 };
 
@@ -50,6 +51,15 @@ struct ckpt_adam_step {
 };
 
 /*
+ * What the encoder has found of an optimizer in the chunks of one role, for those that follow: their order of
+ * operations is tried first. All 0 at first. It belongs to the caller, and to one call at a time.
+ */
+struct ckpt_adam_hint {
+	uint8_t order; /* 0: none yet */
+	bool poor;     /* no order predicted anything */
+};
+
+/*
  * A chunk and what it may be predicted from. All arrays have `count` elements, need no alignment, and are borrowed
  * for the call. What is NULL is not there. None of them overlaps what is encoded or decoded, nor what that is written to.
  */
@@ -62,8 +72,10 @@ struct ckpt_chunk {
 	/* AdamW, fp32 only, and only where the base is exactly one step earlier. */
 	enum ckpt_adam_role role;
 	const struct ckpt_adam_step *adam; /* for encoding; a decoder finds it in the chunk */
+	struct ckpt_adam_hint *hint;       /* for encoding */
 	const void *m;                     /* V and W: the first moment of the step itself */
 	const void *m_base;                /* V: the first moment of the base */
+	const void *v_base;                /* M: the second moment of the base; makes it smaller */
 	const void *v;                     /* W: the second moment of the step itself */
 };
 
@@ -73,7 +85,7 @@ struct ckpt_codec;
 enum ckpt_simd { CKPT_SIMD_PLAIN, CKPT_SIMD_AVX2, CKPT_SIMD_AVX512, CKPT_SIMD_BEST };
 
 /*
- * About 5 MiB of scratch. NULL: no memory, or the processor lacks `simd`. On one machine all encode to the same bytes.
+ * About 7 MiB of scratch. NULL: no memory, or the processor lacks `simd`. On one machine all encode to the same bytes.
  * Another one may choose otherwise where two modes are equally good, for its logarithm may differ in the last bit.
  */
 struct ckpt_codec *ckpt_codec_open(enum ckpt_simd simd);

@@ -9,9 +9,12 @@
 #include "codec/kernels.h"
 
 /* Lines of a chunk that are looked at before it is encoded. */
-#define CKPT_SAMPLE_LINES ((size_t)32)
-#define CKPT_SAMPLE       (CKPT_SAMPLE_LINES * CKPT_LINE)
-#define CKPT_LOGS         8192
+#define CKPT_SAMPLE_LINES  ((size_t)32)
+#define CKPT_SAMPLE        (CKPT_SAMPLE_LINES * CKPT_LINE)
+#define CKPT_SAMPLE_ARRAYS 7
+#define CKPT_LOGS          8192
+/* A bitmap of a sparse plane may be a sparse plane itself, whose bitmap is not. */
+#define CKPT_SPARSE_LEVELS 2
 
 /* What a chunk is predicted from and what it is, as far as sampled. NULL where the chunk has none. */
 struct ckpt_sample {
@@ -32,9 +35,13 @@ struct ckpt_codec {
 	uint8_t *gradient;
 	uint8_t *lines; /* those that differ from the base */
 	uint8_t *base_lines;
-	uint8_t *packed;
-	uint8_t *bitmap;
-	uint8_t *sample; /* of up to eight arrays */
+	uint8_t *packed[CKPT_SPARSE_LEVELS];
+	uint8_t *groups;  /* the group of each element */
+	uint8_t *grouped; /* a plane, one group after another */
+	uint8_t *bitmap[CKPT_SPARSE_LEVELS];
+	uint8_t *bitmap_coded;
+	uint8_t *frame;  /* that is decoded, with its magic number */
+	uint8_t *sample; /* of each array that a chunk may have */
 	uint8_t *sample_planes[CKPT_PLANES];
 };
 

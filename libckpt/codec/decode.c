@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <ckpt/error.h>
+#include "codec/group.h"
 #include "codec/plane.h"
 #include "codec/predict.h"
 
@@ -20,26 +21,79 @@ static int read_planes(struct ckpt_codec *codec, unsigned width, size_t count, c
 	return r;
 }
 
+/* A plane that is written in groups of these sizes. */
+static int read_grouped_plane(struct ckpt_codec *codec, const size_t sizes[CKPT_GROUPS],
+	size_t count, const uint8_t **in, const uint8_t *end, uint8_t *out)
+{
+	uint8_t *at = codec->grouped;
+
+	for (unsigned g = 0; g < CKPT_GROUPS; at += sizes[g++]) {
+		const uint8_t *bytes = at;
+		int r = sizes[g] ? ckpt_plane_read(codec, in, end, sizes[g], at, &bytes) : 0;
+
+		if (r < 0)
+			return r;
+		if (bytes != at)
+			memcpy(at, bytes, sizes[g]);
+	}
+	ckpt_group_scatter(codec, sizes, count, out);
+	return 0;
+}
+
+static int read_groups(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t **in,
+	const uint8_t *end, const uint8_t *ret_planes[CKPT_PLANES])
+{
+	struct ckpt_grouping grouping;
+	size_t sizes[CKPT_GROUPS];
+	uint8_t *rooms[CKPT_PLANES];
+	int r = 0;
+
+	if (end - *in < CKPT_GROUP_HEAD)
+		return CKPT_EINTEGRITY;
+	grouping = (struct ckpt_grouping){.first = (*in)[0], .groups = (*in)[1]};
+	if (grouping.groups == 0 || grouping.groups > CKPT_GROUPS)
+		return CKPT_EINTEGRITY;
+	*in += CKPT_GROUP_HEAD;
+	ckpt_group_find(codec, &grouping, chunk, sizes);
+	ckpt_codec_planes(codec, chunk->width, chunk->count, rooms);
+	for (unsigned k = 0; k < chunk->width && r == 0; k++) {
+		r = read_grouped_plane(codec, sizes, chunk->count, in, end, rooms[k]);
+		ret_planes[k] = rooms[k];
+	}
+	return r;
+}
+
+/* Where the elements of a chunk come from. */
+struct merge {
+	unsigned width;
+	uint8_t *out;
+	const uint8_t *planes[CKPT_PLANES];
+};
+
+static void merge_block(struct ckpt_codec *codec, const struct ckpt_block *block, void *arg)
+{
+	const struct merge *merge = arg;
+	const uint8_t *at[CKPT_PLANES];
+
+	for (unsigned k = 0; k < merge->width; k++)
+		at[k] = merge->planes[k] + block->from;
+	codec->kernels->merge(merge->width, block->transform,
+		merge->out + block->from * merge->width, block->predicted, block->count, at);
+}
+
 static int decode_difference(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk, const uint8_t **in,
 	const uint8_t *end, uint8_t *out)
 {
-	const uint8_t *planes[CKPT_PLANES];
-	const uint8_t *at[CKPT_PLANES];
-	int r = read_planes(codec, chunk->width, chunk->count, in, end, planes);
+	struct merge merge = {.width = chunk->width};
+	int r = mode == CKPT_MODE_GROUPED
+			? read_groups(codec, chunk, in, end, merge.planes)
+			: read_planes(codec, chunk->width, chunk->count, in, end, merge.planes);
 
 	if (r < 0)
 		return r;
-	for (size_t from = 0; from < chunk->count; from += CKPT_BLOCK) {
-		size_t count = ckpt_min_u64(CKPT_BLOCK, chunk->count - from);
-		const void *base =
-			ckpt_predict(codec, mode, model, chunk, codec->gradient, from, count);
-
-		for (unsigned k = 0; k < chunk->width; k++)
-			at[k] = planes[k] + from;
-		codec->kernels->merge(chunk->width, ckpt_mode_transform(mode, chunk->kind),
-			out + from * chunk->width, base, count, at);
-	}
+	merge.out = out;
+	ckpt_each_block(codec, mode, model, chunk, merge_block, &merge);
 	return 0;
 }
 
@@ -55,15 +109,21 @@ static int decode_adam(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 	r = ckpt_adam_read(*in, &model);
 	if (r < 0)
 		return r;
-	if (model.order == CKPT_ADAM_LERP && mode != CKPT_MODE_ADAM_M)
+	if ((model.order == CKPT_ADAM_LERP || model.relative) && mode != CKPT_MODE_ADAM_M)
+		return CKPT_EINTEGRITY;
+	if (model.relative && !chunk->v_base)
 		return CKPT_EINTEGRITY;
 	*in += CKPT_ADAM_HEAD;
 	if (mode == CKPT_MODE_ADAM_M) {
 		r = read_planes(codec, 2, chunk->count, in, end, planes);
 		if (r < 0)
 			return r;
-		codec->kernels->merge(
-			2, CKPT_TRANSFORM_ROTATE, codec->gradient, NULL, chunk->count, planes);
+		if (model.relative)
+			codec->kernels->merge_gradient(
+				chunk->v_base, planes, chunk->count, codec->gradient);
+		else
+			codec->kernels->merge(2, CKPT_TRANSFORM_ROTATE, codec->gradient, NULL,
+				chunk->count, planes);
 	}
 	return decode_difference(codec, mode, &model, chunk, in, end, out);
 }
@@ -98,6 +158,7 @@ static int decode_as(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 	case CKPT_MODE_CAST:
 	case CKPT_MODE_INTRA:
 	case CKPT_MODE_DELTA:
+	case CKPT_MODE_GROUPED:
 		return decode_difference(codec, mode, NULL, chunk, in, end, out);
 	default:
 		return CKPT_EINTEGRITY;

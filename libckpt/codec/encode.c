@@ -30,65 +30,94 @@ static size_t write_planes(struct ckpt_codec *codec, uint8_t *const planes[], un
 	return size;
 }
 
-/* The difference between the elements and what the mode predicts. */
-static size_t encode_difference(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
-	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk, const uint8_t *data,
-	uint8_t *out)
-{
+/* Where the elements of a chunk go. */
+struct split {
+	unsigned width;
+	const uint8_t *data;
 	uint8_t *planes[CKPT_PLANES];
+};
+
+static void split_block(struct ckpt_codec *codec, const struct ckpt_block *block, void *arg)
+{
+	const struct split *split = arg;
 	uint8_t *at[CKPT_PLANES];
 
-	ckpt_codec_planes(codec, chunk->width, chunk->count, planes);
-	for (size_t from = 0; from < chunk->count; from += CKPT_BLOCK) {
-		size_t count = ckpt_min_u64(CKPT_BLOCK, chunk->count - from);
-		const void *base =
-			ckpt_predict(codec, mode, model, chunk, codec->gradient, from, count);
-
-		for (unsigned k = 0; k < chunk->width; k++)
-			at[k] = planes[k] + from;
-		codec->kernels->split(chunk->width, ckpt_mode_transform(mode, chunk->kind),
-			data + from * chunk->width, base, count, at);
-	}
-	return write_planes(codec, planes, chunk->width, chunk->count, out);
+	for (unsigned k = 0; k < split->width; k++)
+		at[k] = split->planes[k] + block->from;
+	codec->kernels->split(split->width, block->transform,
+		split->data + block->from * split->width, block->predicted, block->count, at);
 }
 
-static size_t encode_adam(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
-	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk, const uint8_t *data,
-	uint8_t *out)
+/* The planes, each in the groups of the base. */
+static size_t write_groups(struct ckpt_codec *codec, const struct ckpt_grouping *grouping,
+	const struct ckpt_chunk *chunk, uint8_t *const planes[], uint8_t *out)
 {
+	size_t sizes[CKPT_GROUPS];
+	size_t size = CKPT_GROUP_HEAD;
+
+	out[0] = (uint8_t)grouping->first;
+	out[1] = (uint8_t)grouping->groups;
+	ckpt_group_find(codec, grouping, chunk, sizes);
+	for (unsigned k = 0; k < chunk->width; k++) {
+		const uint8_t *at = codec->grouped;
+
+		ckpt_group_gather(codec, planes[k], sizes, chunk->count);
+		for (unsigned g = 0; g < grouping->groups; at += sizes[g++]) {
+			if (sizes[g] > 0)
+				size += ckpt_plane_write(codec, at, sizes[g], out + size);
+		}
+	}
+	return size;
+}
+
+/* The difference between the elements and what the mode predicts. */
+static size_t encode_difference(struct ckpt_codec *codec, const struct ckpt_choice *choice,
+	const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
+{
+	struct split split = {.width = chunk->width, .data = data};
+
+	ckpt_codec_planes(codec, chunk->width, chunk->count, split.planes);
+	ckpt_each_block(codec, choice->mode, &choice->model, chunk, split_block, &split);
+	if (choice->mode == CKPT_MODE_GROUPED)
+		return write_groups(codec, &choice->grouping, chunk, split.planes, out);
+	return write_planes(codec, split.planes, chunk->width, chunk->count, out);
+}
+
+static size_t encode_adam(struct ckpt_codec *codec, const struct ckpt_choice *choice,
+	const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
+{
+	const struct ckpt_adam_model *model = &choice->model;
 	uint8_t *planes[CKPT_PLANES];
 	size_t size = CKPT_ADAM_HEAD;
 
 	ckpt_adam_write(model, out);
-	if (mode == CKPT_MODE_ADAM_M) {
+	if (choice->mode == CKPT_MODE_ADAM_M) {
 		codec->kernels->adam_gradient(&model->terms, model->order, data, chunk->base,
 			chunk->count, codec->gradient);
 		ckpt_codec_planes(codec, 2, chunk->count, planes);
-		codec->kernels->split(
-			2, CKPT_TRANSFORM_ROTATE, codec->gradient, NULL, chunk->count, planes);
+		ckpt_adam_split_gradient(codec, model, chunk, planes);
 		size += write_planes(codec, planes, 2, chunk->count, out + size);
 	}
-	return size + encode_difference(codec, mode, model, chunk, data, out + size);
+	return size + encode_difference(codec, choice, chunk, data, out + size);
 }
 
 /* In a mode that is no mask. */
-static size_t encode_as(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
-	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk, const uint8_t *data,
-	uint8_t *out)
+static size_t encode_as(struct ckpt_codec *codec, const struct ckpt_choice *choice,
+	const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
 {
 	size_t size = 1;
 
-	out[0] = (uint8_t)mode;
-	switch (mode) {
+	out[0] = (uint8_t)choice->mode;
+	switch (choice->mode) {
 	case CKPT_MODE_RAW:
 		return encode_raw(chunk, data, out);
 	case CKPT_MODE_ADAM_M:
 	case CKPT_MODE_ADAM_V:
 	case CKPT_MODE_ADAM_W:
-		size += encode_adam(codec, mode, model, chunk, data, out + 1);
+		size += encode_adam(codec, choice, chunk, data, out + 1);
 		break;
 	default:
-		size += encode_difference(codec, mode, NULL, chunk, data, out + 1);
+		size += encode_difference(codec, choice, chunk, data, out + 1);
 	}
 	return size > chunk->count * chunk->width ? encode_raw(chunk, data, out) : size;
 }
@@ -104,8 +133,7 @@ static size_t encode_mask(
 	size_t bitmap = (lines + 7) / 8;
 	size_t kept = 0;
 	struct ckpt_chunk rest = {.width = chunk->width, .kind = chunk->kind};
-	struct ckpt_adam_model model = {0};
-	enum ckpt_chunk_mode mode;
+	struct ckpt_choice choice = {.mode = CKPT_MODE_RAW};
 
 	CKPT_ASSERT(base);
 	memset(out, 0, bitmap);
@@ -122,8 +150,8 @@ static size_t encode_mask(
 	}
 	rest.count = kept / chunk->width;
 	rest.base = codec->base_lines;
-	mode = ckpt_choose(codec, &rest, codec->lines, false, &model);
-	return bitmap + encode_as(codec, mode, &model, &rest, codec->lines, out + bitmap);
+	ckpt_choose(codec, &rest, codec->lines, false, &choice);
+	return bitmap + encode_as(codec, &choice, &rest, codec->lines, out + bitmap);
 }
 
 /* All elements are the rounding of the fp32 values. */
@@ -146,8 +174,7 @@ static bool is_rounding(
 static size_t encode_whole(
 	struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
 {
-	struct ckpt_adam_model model = {0};
-	enum ckpt_chunk_mode mode;
+	struct ckpt_choice choice = {.mode = CKPT_MODE_RAW};
 	size_t size;
 
 	if (chunk->count == 0)
@@ -160,9 +187,9 @@ static size_t encode_whole(
 		out[0] = CKPT_MODE_CAST;
 		return 1;
 	}
-	mode = ckpt_choose(codec, chunk, data, true, &model);
-	if (mode != CKPT_MODE_MASK)
-		return encode_as(codec, mode, &model, chunk, data, out);
+	ckpt_choose(codec, chunk, data, true, &choice);
+	if (choice.mode != CKPT_MODE_MASK)
+		return encode_as(codec, &choice, chunk, data, out);
 	out[0] = CKPT_MODE_MASK;
 	size = 1 + encode_mask(codec, chunk, data, out + 1);
 	return size > chunk->count * chunk->width ? encode_raw(chunk, data, out) : size;

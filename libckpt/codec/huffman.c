@@ -114,6 +114,7 @@ static void assign_codes(struct ckpt_huffman *table, unsigned longest)
 		unsigned length = table->bits[s];
 
 		table->code[s] = length ? next[length]++ : 0;
+		table->entry[s] = (uint32_t)table->code[s] << 8 | length;
 		table->low[s] = (uint8_t)table->code[s];
 		table->high[s] = (uint8_t)(table->code[s] >> 8 << 4 | length);
 	}

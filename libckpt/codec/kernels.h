@@ -12,6 +12,9 @@
 /* Elements of a line: what samples and bitmaps are counted in. */
 #define CKPT_LINE   ((size_t)64)
 
+/* The most groups of a chunk. */
+#define CKPT_GROUPS ((unsigned)16)
+
 /* How an element becomes the integer whose bytes are stored. */
 enum ckpt_transform {
 	CKPT_TRANSFORM_NONE,
@@ -43,6 +46,7 @@ struct ckpt_adam_terms {
 struct ckpt_huffman {
 	uint16_t code[256];
 	uint8_t bits[256];
+	uint32_t entry[256]; /* both: the code above the lowest eight bits */
 	/* The same for the AVX-512 kernel: the low byte of the code; the rest of it above the bits. */
 	uint8_t low[256];
 	uint8_t high[256];
@@ -56,6 +60,19 @@ struct ckpt_kernels {
 	void (*merge)(unsigned width, enum ckpt_transform transform, void *data, const void *base,
 		size_t count, const uint8_t *const planes[]);
 
+	/*
+	 * The group of each element of 2 bytes: the `bits` bits from `shift` on, less `first`, and neither below 0 nor
+	 * above `last`.
+	 */
+	void (*find_groups)(unsigned shift, unsigned bits, unsigned first, unsigned last,
+		const void *elements, size_t count, uint8_t *groups);
+	/* Each byte of the plane goes to the end of its group's bytes, which moves on. */
+	void (*gather_groups)(const uint8_t *groups, const uint8_t *plane, size_t count,
+		uint8_t *ends[CKPT_GROUPS]);
+	/* The way back. */
+	void (*scatter_groups)(const uint8_t *groups, const uint8_t *begins[CKPT_GROUPS],
+		size_t count, uint8_t *plane);
+
 	/* fp32 values rounded to 16 bits, ties to even. */
 	void (*round_bf16)(const void *values, size_t count, void *rounded);
 	void (*round_f16)(const void *values, size_t count, void *rounded);
@@ -63,6 +80,11 @@ struct ckpt_kernels {
 	/* Predictions, fp32. What is NaN is given as 0, for the payloads of NaN differ between processors. */
 	void (*adam_gradient)(const struct ckpt_adam_terms *terms, enum ckpt_adam_order order,
 		const void *m, const void *m_base, size_t count, void *gradient_bf16);
+	/* Two planes of gradients, whose sizes are told beside the root of the second moment; and the way back. */
+	void (*split_gradient)(const void *v_base, const void *gradient_bf16, size_t count,
+		uint8_t *const planes[2]);
+	void (*merge_gradient)(const void *v_base, const uint8_t *const planes[2], size_t count,
+		void *gradient_bf16);
 	void (*adam_m)(const struct ckpt_adam_terms *terms, enum ckpt_adam_order order,
 		const void *m_base, const void *gradient_bf16, size_t count, void *predicted);
 	void (*adam_v)(const struct ckpt_adam_terms *terms, enum ckpt_adam_order order,
@@ -71,7 +93,10 @@ struct ckpt_kernels {
 	void (*adam_w)(const struct ckpt_adam_terms *terms, enum ckpt_adam_order order,
 		const void *w_base, const void *m, const void *v, size_t count, void *predicted);
 
-	/* How often each byte stands in every `stride`-th line; bytes from the lowest to the highest at least once. */
+	/*
+	 * How often each byte stands in every `stride`-th line. If lines are passed over, bytes from the lowest to the
+	 * highest count at least once.
+	 */
 	void (*histogram)(const uint8_t *plane, size_t length, size_t stride, uint32_t counts[256]);
 	bool (*is_constant)(const uint8_t *plane, size_t length);
 	/* A bit for each byte that is not 0, and these bytes: returns how many. `packed` has 64 bytes of room more. */

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The loops for AVX-512 with VBMI and VBMI2 (Ice Lake, Zen 4): 64 symbols are looked up and joined at once. */
 #include "codec/kernels.h"
+#include "codec/target.h"
 
 #if defined(__x86_64__)
 
 /* Before the pragma: its functions name the targets that they need. */
 #include <immintrin.h>
 
-#if defined(__clang__)
-/* clang-format off */
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,fma,bmi,bmi2,popcnt"))), apply_to = function)
-/* clang-format on */
-#else
-#pragma GCC push_options
-#pragma GCC target(                                                                                \
-	"avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,avx2,fma,bmi,bmi2,popcnt")
+CKPT_TARGET_BEGIN(CKPT_TARGET_AVX512)
+#if !defined(__clang__)
 #pragma GCC target("prefer-vector-width=512")
 #endif
 
 #define HAVE_PACK
 #define HAVE_HUFFMAN
+#define HAVE_GROUPS
 static size_t pack(const uint8_t *plane, size_t length, uint8_t *bitmap, uint8_t *packed);
 static size_t unpack(const uint8_t *bitmap, const uint8_t *packed, size_t length, uint8_t *plane);
 static size_t huffman(
 	const struct ckpt_huffman *table, const uint8_t *symbols, size_t count, uint8_t *out);
+static void gather_groups(
+	const uint8_t *groups, const uint8_t *plane, size_t count, uint8_t *ends[CKPT_GROUPS]);
+static void scatter_groups(
+	const uint8_t *groups, const uint8_t *begins[CKPT_GROUPS], size_t count, uint8_t *plane);
 
 #include "codec/kernels_body.h"
 
@@ -64,6 +64,53 @@ static size_t unpack(const uint8_t *bitmap, const uint8_t *packed, size_t length
 		packed += __builtin_popcountll(there);
 	}
 	return (size_t)(packed - begin);
+}
+
+static void gather_groups(
+	const uint8_t *groups, const uint8_t *plane, size_t count, uint8_t *ends[CKPT_GROUPS])
+{
+	for (size_t at = 0; at < count; at += 64) {
+		__mmask64 there = lowest(count - at < 64 ? count - at : 64);
+		__m512i group = _mm512_maskz_loadu_epi8(there, groups + at);
+		__m512i bytes = _mm512_maskz_loadu_epi8(there, plane + at);
+
+		for (unsigned k = 0; there; k++) {
+			__mmask64 here = _mm512_mask_cmpeq_epi8_mask(
+				there, group, _mm512_set1_epi8((char)k));
+			unsigned n = (unsigned)__builtin_popcountll(here);
+
+			/* Behind a group's bytes are those of another one. */
+			if (n > 0)
+				_mm512_mask_storeu_epi8(ends[k], lowest(n),
+					_mm512_maskz_compress_epi8(here, bytes));
+			ends[k] += n;
+			there &= ~here;
+		}
+	}
+}
+
+static void scatter_groups(
+	const uint8_t *groups, const uint8_t *begins[CKPT_GROUPS], size_t count, uint8_t *plane)
+{
+	for (size_t at = 0; at < count; at += 64) {
+		__mmask64 all = lowest(count - at < 64 ? count - at : 64);
+		__mmask64 there = all;
+		__m512i group = _mm512_maskz_loadu_epi8(there, groups + at);
+		__m512i bytes = _mm512_setzero_si512();
+
+		for (unsigned k = 0; there; k++) {
+			__mmask64 here = _mm512_mask_cmpeq_epi8_mask(
+				there, group, _mm512_set1_epi8((char)k));
+			unsigned n = (unsigned)__builtin_popcountll(here);
+
+			if (n > 0)
+				bytes = _mm512_mask_expand_epi8(
+					bytes, here, _mm512_maskz_loadu_epi8(lowest(n), begins[k]));
+			begins[k] += n;
+			there &= ~here;
+		}
+		_mm512_mask_storeu_epi8(plane + at, all, bytes);
+	}
 }
 
 /* A table of 256 bytes, looked up by 64 bytes. */
@@ -167,21 +214,11 @@ static size_t huffman(
 
 static const struct ckpt_kernels kernels = KERNELS;
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+CKPT_TARGET_END
 
 const struct ckpt_kernels *ckpt_kernels_avx512(void)
 {
-	bool usable = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-		      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-		      __builtin_cpu_supports("avx512vbmi") &&
-		      __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("fma") &&
-		      __builtin_cpu_supports("bmi2");
-
-	return usable ? &kernels : NULL;
+	return CKPT_TARGET_HERE(CKPT_TARGET_AVX512) ? &kernels : NULL;
 }
 
 #else

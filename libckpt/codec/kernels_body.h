@@ -186,6 +186,36 @@ static void merge(unsigned width, enum ckpt_transform transform, void *data, con
 	}
 }
 
+static void find_groups(unsigned shift, unsigned bits, unsigned first, unsigned last,
+	const void *elements, size_t count, uint8_t *restrict groups)
+{
+	const any_u16 *x = elements;
+	const uint16_t mask = (uint16_t)((1u << bits) - 1);
+
+	for (size_t i = 0; i < count; i++) {
+		uint16_t exponent = (uint16_t)(x[i] >> shift & mask);
+		uint16_t group = (uint16_t)(exponent < first ? 0 : exponent - first);
+
+		groups[i] = (uint8_t)(group > last ? last : group);
+	}
+}
+
+#ifndef HAVE_GROUPS
+static void gather_groups(
+	const uint8_t *groups, const uint8_t *plane, size_t count, uint8_t *ends[CKPT_GROUPS])
+{
+	for (size_t i = 0; i < count; i++)
+		*ends[groups[i]]++ = plane[i];
+}
+
+static void scatter_groups(
+	const uint8_t *groups, const uint8_t *begins[CKPT_GROUPS], size_t count, uint8_t *plane)
+{
+	for (size_t i = 0; i < count; i++)
+		plane[i] = *begins[groups[i]]++;
+}
+#endif
+
 static inline uint32_t bits_of(float value)
 {
 	uint32_t bits;
@@ -294,6 +324,62 @@ static void adam_gradient(const struct ckpt_adam_terms *terms, enum ckpt_adam_or
 		adam_gradient_by(terms, CKPT_ADAM_SEPARATE, m, m_base, count, gradient_bf16);
 }
 
+/*
+ * The size of a gradient is mostly near sqrt(v). Of the root, halving the exponent is enough: the sizes are integers of
+ * 15 bits, and what is coded is their difference. 0 stays 0, and the others go round among themselves.
+ */
+#define SIZES  32767u /* but 0 */
+#define MIDDLE 8192u  /* the code of the root's own size, less one */
+
+/* 0 to SIZES. */
+static inline uint32_t root_of(uint32_t v)
+{
+	return (v + (127u << 23)) >> 17;
+}
+
+/* Below three times SIZES. */
+static inline uint32_t go_round(uint32_t x)
+{
+	x = x >= SIZES ? x - SIZES : x;
+	return x >= SIZES ? x - SIZES : x;
+}
+
+static void split_gradient(
+	const void *v_base, const void *gradient, size_t count, uint8_t *const planes[2])
+{
+	const any_u32 *v = v_base;
+	const any_u16 *g = gradient;
+	uint8_t *restrict low = planes[0];
+	uint8_t *restrict high = planes[1];
+
+	APART for (size_t i = 0; i < count; i++)
+	{
+		uint32_t size = g[i] & SIZES;
+		uint32_t code = 1 + go_round(size + (SIZES - 1) + MIDDLE - root_of(v[i]));
+
+		code = (size ? code : 0) << 1 | g[i] >> 15;
+		low[i] = (uint8_t)code;
+		high[i] = (uint8_t)(code >> 8);
+	}
+}
+
+static void merge_gradient(
+	const void *v_base, const uint8_t *const planes[2], size_t count, void *gradient)
+{
+	const any_u32 *v = v_base;
+	const uint8_t *low = planes[0];
+	const uint8_t *high = planes[1];
+	any_u16 *restrict g = gradient;
+
+	APART for (size_t i = 0; i < count; i++)
+	{
+		uint32_t code = low[i] | (uint32_t)high[i] << 8;
+		uint32_t size = 1 + go_round((code >> 1) + (SIZES - 1) - MIDDLE + root_of(v[i]));
+
+		g[i] = (uint16_t)((code >> 1 ? size : 0) | (code & 1) << 15);
+	}
+}
+
 static inline __attribute__((always_inline)) void adam_m_by(const struct ckpt_adam_terms *terms,
 	enum ckpt_adam_order order, const any_float *m_base, const any_u16 *gradient, size_t count,
 	any_float *restrict m)
@@ -381,7 +467,7 @@ static void histogram(const uint8_t *plane, size_t length, size_t stride, uint32
 	uint8_t lowest = 255;
 	uint8_t highest = 0;
 
-	for (size_t i = 0; i < length; i++) {
+	for (size_t i = 0; stride > 1 && i < length; i++) {
 		lowest = plane[i] < lowest ? plane[i] : lowest;
 		highest = plane[i] > highest ? plane[i] : highest;
 	}
@@ -393,7 +479,7 @@ static void histogram(const uint8_t *plane, size_t length, size_t stride, uint32
 	}
 	for (unsigned s = 0; s < 256; s++) {
 		counts[s] = by_lane[0][s] + by_lane[1][s] + by_lane[2][s] + by_lane[3][s];
-		if (counts[s] == 0 && s >= lowest && s <= highest)
+		if (stride > 1 && counts[s] == 0 && s >= lowest && s <= highest)
 			counts[s] = 1;
 	}
 }
@@ -466,24 +552,28 @@ static inline size_t close_bits(struct bit_writer *w, const uint8_t *begin)
 }
 
 #ifndef HAVE_HUFFMAN
+/* Five codes, 55 bits at most, are joined before they are written. Gathers of AVX2 were half as fast as these loads. */
 static size_t huffman(
 	const struct ckpt_huffman *table, const uint8_t *symbols, size_t count, uint8_t *out)
 {
+	const uint32_t *entry = table->entry;
 	struct bit_writer w = {.out = out};
 
-	for (; count % 4; count--)
-		put_bits(&w, table->code[symbols[count - 1]], table->bits[symbols[count - 1]]);
-	for (; count > 0; count -= 4) {
-		uint64_t bits = 0;
-		unsigned length = 0;
+	for (; count % 5; count--)
+		put_bits(&w, entry[symbols[count - 1]] >> 8, entry[symbols[count - 1]] & 255);
+	for (; count > 0; count -= 5) {
+		const uint8_t *at = symbols + count - 5;
+		uint32_t a = entry[at[4]];
+		uint32_t b = entry[at[3]];
+		uint32_t c = entry[at[2]];
+		uint32_t d = entry[at[1]];
+		uint32_t e = entry[at[0]];
+		uint64_t ab = (uint64_t)(a >> 8) | (uint64_t)(b >> 8) << (a & 255);
+		uint64_t cd = (uint64_t)(c >> 8) | (uint64_t)(d >> 8) << (c & 255);
+		unsigned bits2 = (a & 255) + (b & 255);
+		unsigned bits4 = bits2 + (c & 255) + (d & 255);
 
-		for (size_t i = 1; i <= 4; i++) {
-			uint8_t symbol = symbols[count - i];
-
-			bits |= (uint64_t)table->code[symbol] << length;
-			length += table->bits[symbol];
-		}
-		put_bits(&w, bits, length);
+		put_bits(&w, ab | cd << bits2 | (uint64_t)(e >> 8) << bits4, bits4 + (e & 255));
 	}
 	return close_bits(&w, out);
 }
@@ -491,8 +581,10 @@ static size_t huffman(
 
 #define KERNELS                                                                                    \
 	{                                                                                          \
-		.split = split, .merge = merge, .round_bf16 = round_bf16, .round_f16 = round_f16,  \
-		.adam_gradient = adam_gradient, .adam_m = adam_m, .adam_v = adam_v,                \
-		.adam_w = adam_w, .histogram = histogram, .is_constant = is_constant,              \
-		.pack = pack, .unpack = unpack, .huffman = huffman,                                \
+		.split = split, .merge = merge, .find_groups = find_groups,                        \
+		.gather_groups = gather_groups, .scatter_groups = scatter_groups,                  \
+		.round_bf16 = round_bf16, .round_f16 = round_f16, .adam_gradient = adam_gradient,  \
+		.split_gradient = split_gradient, .merge_gradient = merge_gradient,                \
+		.adam_m = adam_m, .adam_v = adam_v, .adam_w = adam_w, .histogram = histogram,      \
+		.is_constant = is_constant, .pack = pack, .unpack = unpack, .huffman = huffman,    \
 	}

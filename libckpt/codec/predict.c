@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "codec/predict.h"
 
+#include "codec/group.h"
+
 bool ckpt_mode_possible(enum ckpt_chunk_mode mode, const struct ckpt_chunk *chunk)
 {
 	switch (mode) {
@@ -14,6 +16,8 @@ bool ckpt_mode_possible(enum ckpt_chunk_mode mode, const struct ckpt_chunk *chun
 	case CKPT_MODE_CAST:
 		return chunk->master && chunk->width == 2 &&
 		       (chunk->kind == CKPT_KIND_BF16 || chunk->kind == CKPT_KIND_F16);
+	case CKPT_MODE_GROUPED:
+		return ckpt_group_possible(chunk);
 	case CKPT_MODE_ADAM_M:
 		return chunk->role == CKPT_ADAM_M && ckpt_adam_has(chunk);
 	case CKPT_MODE_ADAM_V:
@@ -42,6 +46,7 @@ const void *ckpt_predict(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 	CKPT_ASSERT(count <= CKPT_BLOCK);
 	switch (mode) {
 	case CKPT_MODE_DELTA:
+	case CKPT_MODE_GROUPED:
 		return (const uint8_t *)chunk->base + from * chunk->width;
 	case CKPT_MODE_CAST:
 		if (chunk->kind == CKPT_KIND_BF16)
@@ -57,5 +62,20 @@ const void *ckpt_predict(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 		return codec->predicted;
 	default:
 		return NULL;
+	}
+}
+
+void ckpt_each_block(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
+	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk,
+	void (*each)(struct ckpt_codec *codec, const struct ckpt_block *block, void *arg),
+	void *arg)
+{
+	struct ckpt_block block = {.transform = ckpt_mode_transform(mode, chunk->kind)};
+
+	for (; block.from < chunk->count; block.from += CKPT_BLOCK) {
+		block.count = ckpt_min_u64(CKPT_BLOCK, chunk->count - block.from);
+		block.predicted = ckpt_predict(
+			codec, mode, model, chunk, codec->gradient, block.from, block.count);
+		each(codec, &block, arg);
 	}
 }

@@ -8,6 +8,14 @@
 /* Elements whose prediction fits the first cache. A multiple of a line. */
 #define CKPT_BLOCK ((size_t)4096)
 
+/* A block of elements, on its way to planes or back. */
+struct ckpt_block {
+	size_t from;
+	size_t count;
+	enum ckpt_transform transform;
+	const void *predicted; /* NULL: the mode has no prediction */
+};
+
 /* The chunk has what the mode predicts from. */
 bool ckpt_mode_possible(enum ckpt_chunk_mode mode, const struct ckpt_chunk *chunk);
 enum ckpt_transform ckpt_mode_transform(enum ckpt_chunk_mode mode, enum ckpt_chunk_kind kind);
@@ -19,5 +27,11 @@ enum ckpt_transform ckpt_mode_transform(enum ckpt_chunk_mode mode, enum ckpt_chu
 const void *ckpt_predict(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk,
 	const uint8_t *gradient, size_t from, size_t count);
+
+/* Calls `each` for every block of the chunk, in order. Encoder and decoder differ in `each` alone. */
+void ckpt_each_block(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
+	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk,
+	void (*each)(struct ckpt_codec *codec, const struct ckpt_block *block, void *arg),
+	void *arg);
 
 #endif

@@ -9,6 +9,7 @@
 #define LONGEST      127
 #define PLAIN_MOST   128 /* weights that can be told in four bits each */
 #define PLAIN_HEADER 127
+#define CODED_LEAST  16 /* fewer are not shorter coded */
 
 /* Bits in the order of the stream, the lowest first. */
 struct bits {
@@ -168,14 +169,13 @@ static size_t write_plain(const uint8_t *weights, size_t count, uint8_t *header)
 	return 1 + (count + 1) / 2;
 }
 
-size_t ckpt_weights_write(const uint8_t *weights, size_t count, uint8_t *header)
+/* 0: it cannot be told so. */
+static size_t write_coded(const uint8_t *weights, size_t count, uint8_t *header)
 {
 	struct coder coder = {0};
 	struct bits bits = {0};
 
-	if (count <= PLAIN_MOST)
-		return write_plain(weights, count, header);
-	if (!share_out(&coder, weights, count))
+	if (count < 2 || !share_out(&coder, weights, count))
 		return 0;
 	build_states(&coder);
 	put_shares(&bits, &coder);
@@ -185,4 +185,15 @@ size_t ckpt_weights_write(const uint8_t *weights, size_t count, uint8_t *header)
 	header[0] = (uint8_t)((bits.count + 7) / 8);
 	memcpy(header + 1, bits.out, header[0]);
 	return 1 + (size_t)header[0];
+}
+
+size_t ckpt_weights_write(const uint8_t *weights, size_t count, uint8_t *header)
+{
+	uint8_t coded[1 + LONGEST];
+	size_t size = count < CODED_LEAST ? 0 : write_coded(weights, count, coded);
+
+	if (count <= PLAIN_MOST && (size == 0 || size >= 1 + (count + 1) / 2))
+		return write_plain(weights, count, header);
+	memcpy(header, coded, size);
+	return size;
 }

@@ -48,6 +48,7 @@ static struct ckpt_chunk describe(const uint8_t head[3])
 		chunk.m = references[2];
 		chunk.m_base = references[3];
 		chunk.v = references[4];
+		chunk.v_base = references[4];
 	}
 	return chunk;
 }

@@ -18,13 +18,17 @@ def raw(data):
 
 
 def sized(kind, data, size=None):
-    return bytes([kind]) + struct.pack("<I", len(data) if size is None else size) + data
+    """Of a plane of less than 256 bytes."""
+    return bytes([kind, len(data) if size is None else size]) + data
 
 
-def frame(data, tell=None):
-    """One zstd frame of one block that is stored as it is."""
-    head = struct.pack("<IBI", 0xFD2FB528, 0xA0, len(data) if tell is None else tell)
-    return head + (len(data) << 3 | 1).to_bytes(3, "little") + data
+def frame(count, tell=None):
+    """One zstd frame of one block: so many times the same byte, at most 255; without its magic number."""
+    return (
+        bytes([0x20, count if tell is None else tell])
+        + (count << 3 | 3).to_bytes(3, "little")
+        + b"a"
+    )
 
 
 def sparse(count, bits, values, tell=None):
@@ -61,25 +65,39 @@ def encoded_chunks():
     yield "mask-of-same", chunk(U8, 128, 5, b"\3\1")
     yield "mask-rest", chunk(U8, 128, 5, b"\7\0" + text * 2)
     yield "mask-short-line", chunk(U8, 70, 5, b"\2\0abcdef")
-    yield "frame", chunk(U8, 64, 3, sized(2, frame(text)))
-    yield "frame-other-size", chunk(U8, 64, 3, sized(2, frame(text, 63)))
-    yield "frame-large", chunk(U8, 64, 3, sized(2, frame(text, 1 << 31)))
-    yield "frame-short", chunk(U8, 64, 3, sized(2, frame(text)[:-1]))
-    yield "frame-no-room", chunk(U8, 64, 3, sized(2, frame(text), 1 << 31))
-    yield "frame-to-skip", chunk(U8, 0, 3, sized(2, struct.pack("<II", 0x184D2A50, 0)))
-    halves = frame(text[:32]) + frame(text[32:])
-    yield "two-frames", chunk(U8, 64, 3, sized(2, halves))
-    old = struct.pack("<I", 0xFD2FB527) + frame(text)[4:]
-    yield "frame-of-old", chunk(U8, 64, 3, sized(2, old))
+    yield "frame", chunk(U8, 64, 3, sized(2, frame(64)))
+    yield "frame-other-size", chunk(U8, 64, 3, sized(2, frame(64, 63)))
+    large = struct.pack("<BI", 0xA0, 1 << 31) + frame(64)[2:]
+    yield "frame-large", chunk(U8, 64, 3, sized(2, large))
+    yield "frame-longer-than-plane", chunk(U8, 64, 3, sized(2, frame(64) + text))
+    yield "frame-short", chunk(U8, 64, 3, sized(2, frame(64)[:-1]))
+    yield "frame-no-room", chunk(U8, 64, 3, sized(2, frame(64), 65))
+    yield "frame-wide-size", chunk(U8, 256, 3, b"\2\7\0\x60\0\0\x03\x08\0a")
+    yield "two-frames", chunk(U8, 64, 3, sized(2, frame(32) + b"\x28\xb5\x2f\xfd" + frame(32)))
+    yield "two-values", chunk(U8, 60, 3, b"\4ab\1\2\3\4\5\6\7\x08")
+    yield "two-values-rest", chunk(U8, 60, 3, b"\4ab\1\2\3\4\5\6\7\x18")
+    yield "two-values-short", chunk(U8, 60, 3, b"\4ab\1\2\3\4\5\6\7")
     bits = raw(b"\1\0\0\0\0\0\0\x80")
     yield "sparse", chunk(U8, 64, 3, sparse(2, bits, raw(b"ab")))
     yield "sparse-fewer", chunk(U8, 64, 3, sparse(1, bits, raw(b"a")))
     yield "sparse-more", chunk(U8, 64, 3, sparse(65, bits, raw(text + b"a")))
     yield "sparse-all", chunk(U8, 64, 3, sparse(64, constant(255), raw(text)))
     yield "sparse-rest", chunk(U8, 60, 3, sparse(2, bits, raw(b"ab")))
-    yield "sparse-in-sparse", chunk(U8, 64, 3, sparse(2, sparse(0, raw(b"\0"), raw(b"")), b""))
+    inner = sparse(2, raw(b"\x81"), raw(b"\1\x80"))
+    yield "sparse-in-sparse", chunk(U8, 64, 3, sparse(2, inner, raw(b"ab")))
+    deeper = sparse(2, sparse(1, raw(b"\1"), raw(b"\x81")), raw(b"\1\x80"))
+    yield "sparse-too-deep", chunk(U8, 64, 3, sparse(2, deeper, raw(b"ab")))
+    yield "sparse-of-sparse", chunk(U8, 64, 3, sparse(2, bits, sparse(2, raw(b"\3"), raw(b"ab"))))
+    planes = raw(text) + constant(1)
+    for name, kind in (("bf16", BF16), ("f16", F16)):
+        for groups in (0, 1, 16, 17):
+            body = bytes([0x30, groups]) + planes
+            yield f"grouped-{name}-{groups}", chunk(U16 | kind, 64, 9, body)
+    yield "grouped-int", chunk(U16, 64, 9, b"\0\1" + planes)
+    yield "grouped-no-base", chunk(U16 | BF16 | NO_BASE, 64, 9, b"\0\1" + planes)
+    yield "grouped-short", chunk(U16 | BF16, 64, 9, b"\0")
     residual = raw(text) + constant(0) * 3
-    for flags in range(9):
+    for flags in range(17):
         yield (
             f"adam-m{flags}",
             chunk(U32 | FLOAT | M, 64, 6, terms(flags) + raw(text) + constant(0x3C) + residual),
@@ -89,4 +107,4 @@ def encoded_chunks():
     yield "adam-of-nothing", chunk(U32 | FLOAT | V | NO_OTHERS, 64, 7, terms() + residual)
     yield "adam-of-ints", chunk(U32 | V, 64, 7, terms() + residual)
     yield "adam-short", chunk(U32 | FLOAT | W, 64, 8, terms()[:-1])
-    yield "no-mode", chunk(U8, 4, 9, b"abcd")
+    yield "no-mode", chunk(U8, 4, 10, b"abcd")

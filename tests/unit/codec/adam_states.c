@@ -161,3 +161,27 @@ int states_copy(const struct states *s, struct states *ret_copy)
 	memcpy(ret_copy->w, s->w, s->count * sizeof(uint16_t));
 	return 0;
 }
+
+/* Numbers that a half has as normal ones, cut off. */
+static uint16_t cut_to_half(float x)
+{
+	uint32_t bits = bits_of(x);
+
+	return (uint16_t)((bits >> 16 & 0x8000) |
+			  ((bits & 0x7fffffff) < 0x38800000
+					  ? 0
+					  : ((bits & 0x7fffffff) - 0x38000000) >> 13));
+}
+
+void states_fine_tune(bool half, size_t count, uint16_t *ret_base, uint16_t *ret_now)
+{
+	struct states s = {.random = {UINT64_C(0x9e3779b97f4a7c15), 5}};
+
+	for (size_t i = 0; i < count; i++) {
+		float w = 0.02f * normal(&s);
+		float later = w + (half ? 1e-6f : 1e-5f) * normal(&s);
+
+		ret_base[i] = half ? cut_to_half(w) : bf16(w);
+		ret_now[i] = half ? cut_to_half(later) : bf16(later);
+	}
+}

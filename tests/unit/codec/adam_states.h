@@ -29,4 +29,7 @@ void states_step(struct states *states);
 /* What it is now, in arrays of its own; only these four and `count` are set. */
 int states_copy(const struct states *states, struct states *ret_copy);
 
+/* Weights of 16 bits, and what they are a step later: of two, the smaller one changes more often. */
+void states_fine_tune(bool half, size_t count, uint16_t *ret_base, uint16_t *ret_now);
+
 #endif

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage: reader.py PROGRAM
+"""usage: reader.py PROGRAM FOLDER
 
-Decodes what the program has encoded, by the text of FORMAT.md (section 22) alone, in plain Python; the stock libzstd reads
-the frames. PROGRAM DIR writes NAME.txt (what a reader has to know), NAME.chunk, NAME.raw and what it is predicted from.
+Decodes what PROGRAM has encoded (see write_chunks.c), and what lies in FOLDER, by the text of FORMAT.md (section 22)
+alone, in plain Python; the stock libzstd reads the frames.
 """
 
 import ctypes
@@ -17,6 +17,7 @@ import tempfile
 ZSTD = ctypes.CDLL("libzstd.so.1")
 ZSTD.ZSTD_decompress.restype = ctypes.c_size_t
 LINE = 64
+RELATIVE = set()
 
 
 class Input:
@@ -28,29 +29,35 @@ class Input:
         self.at += length
         return self.data[self.at - length : self.at]
 
-    def number(self):
-        return int.from_bytes(self.take(4), "little")
+    def size(self, length):
+        count = 1 if length < 1 << 8 else 2 if length < 1 << 16 else 3
+        return int.from_bytes(self.take(count), "little")
 
 
 def frame(data, length):
+    data = b"\x28\xb5\x2f\xfd" + data
     room = ctypes.create_string_buffer(length)
     read = ZSTD.ZSTD_decompress(room, ctypes.c_size_t(length), data, ctypes.c_size_t(len(data)))
     assert read == length, "not a zstd frame of that length"
     return room.raw
 
 
-def plane(source, length, nested=False):
+def plane(source, length, depth=0):
     kind = source.take(1)[0]
     if kind == 0:
         return source.take(length)
     if kind == 1:
         return source.take(1) * length
     if kind == 2:
-        return frame(source.take(source.number()), length)
-    assert kind == 3 and not nested
-    count = source.number()
-    bits = plane(source, (length + 7) // 8, True)
-    bytes_there = iter(plane(source, count, True))
+        return frame(source.take(source.size(length)), length)
+    if kind == 4:
+        values = source.take(2)
+        bits = source.take((length + 7) // 8)
+        return bytes(values[bits[i // 8] >> i % 8 & 1] for i in range(length))
+    assert kind == 3 and depth < 2
+    count = source.size(length)
+    bits = plane(source, (length + 7) // 8, depth + 1)
+    bytes_there = iter(plane(source, count, 2))
     return bytes(next(bytes_there) if bits[i // 8] >> i % 8 & 1 else 0 for i in range(length))
 
 
@@ -59,6 +66,19 @@ def planes(source, count, width):
         int.from_bytes(code, "little")
         for code in zip(*(plane(source, count) for _ in range(width)), strict=True)
     ]
+
+
+def grouped_planes(source, base, kind):
+    first, groups = source.take(2)
+    exponents = [x >> 7 & 255 if kind == "bf16" else x >> 10 & 31 for x in base]
+    group_of = [min(max(e - first, 0), groups - 1) for e in exponents]
+    found = []
+    for _ in range(2):
+        parts = [
+            iter(plane(source, size) if (size := group_of.count(g)) else b"") for g in range(groups)
+        ]
+        found.append([next(parts[g]) for g in group_of])
+    return [low | high << 8 for low, high in zip(*found, strict=True)]
 
 
 def ordered(x, bits):
@@ -145,8 +165,9 @@ def f16(bits):
 class Terms:
     def __init__(self, source):
         flags = source.take(1)[0]
-        assert flags <= 7 and flags & 5 != 5
+        assert flags <= 15 and flags & 5 != 5
         self.fused, self.bf16, self.lerp = flags & 1, flags & 2, flags & 4
+        self.relative = flags & 8
         (
             self.beta1,
             self.beta2,
@@ -181,19 +202,31 @@ class Terms:
         return f32(divide(f32(self.step * m), under) + kept)
 
 
+def beside(code, v):
+    """The gradient that the code means beside the second moment of the base."""
+    size, root = code & 0x7FFF, (v + (127 << 23)) % 2**32 >> 17
+    return code & 0x8000 | (1 + (size - 1 - 8192 + root) % 32767 if size else 0)
+
+
 def adam(mode, source, count, known):
     """The predicted bits."""
     terms = Terms(source)
     base = known["base"]
     if mode == 6:
         codes = planes(source, count, 2)
-        gradients = [number(element(code, None, 16, True) << 16) for code in codes]
+        gradients = [element(code, None, 16, True) for code in codes]
+        RELATIVE.add(bool(terms.relative))
+        if terms.relative:
+            gradients = [beside(x, v) for x, v in zip(gradients, known["v_base"], strict=True)]
+        gradients = [number(x << 16) for x in gradients]
         found = [terms.first(number(x), g) for x, g in zip(base, gradients, strict=True)]
     elif mode == 7:
         arrays = zip(base, known["m"], known["m_base"], strict=True)
         found = [terms.second(*map(number, x)) for x in arrays]
     else:
-        found = [terms.weight(*map(number, x)) for x in zip(base, known["m"], known["v"], strict=True)]
+        found = [
+            terms.weight(*map(number, x)) for x in zip(base, known["m"], known["v"], strict=True)
+        ]
     return [0 if math.isnan(x) else bits_of(x) for x in found]
 
 
@@ -212,11 +245,11 @@ def decode(source, count, known):
         predicted = [(bf16 if kind == "bf16" else f16)(x) for x in known["master"]]
         if source.at == len(source.data):
             return predicted
-    elif mode == 4:
+    elif mode in (4, 9):
         predicted = base
     elif mode != 3:
         predicted = adam(mode, source, count, known)
-    codes = planes(source, count, width)
+    codes = grouped_planes(source, base, kind) if mode == 9 else planes(source, count, width)
     return [element(c, p, 8 * width, kind != "int") for c, p in zip(codes, predicted, strict=True)]
 
 
@@ -229,33 +262,48 @@ def masked(source, count, known):
     return [next(others) if other else x for x, other in zip(known["base"], differs, strict=True)]
 
 
-def array(path, width):
-    data = path.read_bytes() if path.exists() else b""
+def read(path):
+    """The line that describes a chunk, and its arrays."""
+    head, _, rest = path.read_bytes().partition(b"\n")
+    arrays = {}
+    while rest:
+        line, _, rest = rest.partition(b"\n")
+        name, size = line.decode().split()
+        arrays[name], rest = rest[: int(size)], rest[int(size) :]
+    return head.decode().split(), arrays
+
+
+def numbers(data, width):
     return [int.from_bytes(data[i : i + width], "little") for i in range(0, len(data), width)]
 
 
+def check(path):
+    """Returns the mode."""
+    (count, width, kind, _role), arrays = read(path)
+    width = int(width)
+    known = {"width": width, "kind": kind, "base": numbers(arrays.get("base", b""), width)}
+    known |= {x: numbers(arrays.get(x, b""), 4) for x in ("master", "m", "m_base", "v", "v_base")}
+    source = Input(arrays["chunk"])
+    found = decode(source, int(count), known)
+    assert source.at == len(source.data), f"{path}: bytes are left over"
+    raw = numbers(arrays["raw"], width)
+    wrong = [i for i, (a, b) in enumerate(zip(found, raw, strict=True)) if a != b]
+    assert not wrong, f"{path}: differs at {wrong[:5]}"
+    return source.data[0]
+
+
+def check_folder(folder):
+    RELATIVE.clear()
+    modes = {check(path) for path in sorted(pathlib.Path(folder).iterdir())}
+    assert modes == set(range(10)), f"{folder}: no chunk has mode {set(range(10)) - modes}"
+    assert len(RELATIVE) == 2, f"{folder}: gradients do not stand there in both ways"
+
+
 def main():
-    modes = set()
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.argv[1], folder], check=True)
-        for path in sorted(pathlib.Path(folder).glob("*.txt")):
-            count, width, kind = path.read_text().split()
-            known = {
-                "width": int(width),
-                "kind": kind,
-                "base": array(path.with_suffix(".base"), int(width)),
-            }
-            known |= {
-                x: array(path.with_suffix(f".{x}"), 4) for x in ("master", "m", "m_base", "v")
-            }
-            source = Input(path.with_suffix(".chunk").read_bytes())
-            modes.add(source.data[0])
-            found = decode(source, int(count), known)
-            assert source.at == len(source.data), f"{path.stem}: bytes are left over"
-            raw = array(path.with_suffix(".raw"), int(width))
-            wrong = [i for i, (a, b) in enumerate(zip(found, raw, strict=True)) if a != b]
-            assert len(found) == len(raw) and not wrong, f"{path.stem}: differs at {wrong[:5]}"
-    assert modes == set(range(9)), f"modes that were not written: {set(range(9)) - modes}"
+        check_folder(folder)
+    check_folder(sys.argv[2])
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include <ckpt/error.h>
+#include "codec/codec_memory.h"
 #include "lib/prng.h"
 #include "adam_states.h"
 
@@ -18,6 +19,7 @@
 
 static struct ckpt_codec *codecs[LEVELS];
 static unsigned seen[CKPT_MODE_END];
+static bool relative_seen; /* a gradient beside a second moment */
 
 static int set_up(void **state)
 {
@@ -311,6 +313,38 @@ static void test_weights_that_are_rounded(void **state)
 		ckpt_decode(codecs[0], &chunk, (const uint8_t *)"\2", 1, weights), CKPT_EINTEGRITY);
 }
 
+/* The smaller weights have changed more often: they are coded by exponents. */
+static void test_fine_tuned_weights(void **state)
+{
+	static const size_t sizes[] = {1, 63, 500, 4097, 60001};
+	static uint16_t base[60001 + 1], now[60001 + 1];
+
+	(void)state;
+	for (size_t i = 0; i < 2 * COUNT(sizes); i++) {
+		bool half = i % 2;
+		struct ckpt_chunk chunk = {.count = sizes[i / 2],
+			.width = 2,
+			.kind = half ? CKPT_KIND_F16 : CKPT_KIND_BF16,
+			.base = (uint8_t *)base + 1};
+		size_t size;
+		uint8_t *encoded;
+
+		states_fine_tune(half, chunk.count, base, now);
+		memmove((uint8_t *)base + 1, base, 2 * chunk.count);
+		encoded = check(&chunk, now, &size);
+		if (chunk.count > 60000) {
+			assert_int_equal(encoded[0], CKPT_MODE_GROUPED);
+			/* No groups, more than there may be, and others. */
+			for (unsigned groups = 0; groups < 256; groups += 17) {
+				encoded[2] = (uint8_t)groups;
+				assert_int_equal(ckpt_decode(codecs[0], &chunk, encoded, size, now),
+					CKPT_EINTEGRITY);
+			}
+		}
+		free(encoded);
+	}
+}
+
 static void check_adam(
 	const struct states *now, const struct states *base, const struct ckpt_adam_step *hyper)
 {
@@ -319,9 +353,13 @@ static void check_adam(
 		.kind = CKPT_KIND_FLOAT,
 		.base = base->m,
 		.role = CKPT_ADAM_M,
-		.adam = hyper};
+		.adam = hyper,
+		.v_base = base->v};
 	struct ckpt_chunk v = m, w = m;
+	uint8_t *encoded, *scratch = malloc(4 * now->count);
+	size_t size;
 
+	assert_non_null(scratch);
 	v.role = CKPT_ADAM_V;
 	v.base = base->v;
 	v.m_base = base->m;
@@ -329,6 +367,15 @@ static void check_adam(
 	w.base = base->master;
 	w.v = now->v;
 	v.m = w.m = now->m;
+	encoded = check(&m, now->m, &size);
+	m.v_base = NULL;
+	if (encoded[0] == CKPT_MODE_ADAM_M && encoded[1] & 8) {
+		relative_seen = true;
+		assert_int_equal(
+			ckpt_decode(codecs[0], &m, encoded, size, scratch), CKPT_EINTEGRITY);
+	}
+	free(encoded);
+	free(scratch);
 	check_only(&m, now->m);
 	check_only(&v, now->v);
 	check_only(&w, now->master);
@@ -361,6 +408,103 @@ static void test_adam_is_predicted(void **state)
 		states_close(&s);
 		states_close(&base);
 		states_close(&now);
+	}
+}
+
+static unsigned tries;
+
+static void count_tries(const struct ckpt_adam_terms *terms, enum ckpt_adam_order order,
+	bool bf16_gradient, const void *m, const void *m_base, const void *v_base, size_t count,
+	void *predicted)
+{
+	tries += count == 4 * CKPT_LINE; /* the elements that models are tried on */
+	ckpt_kernels_plain.adam_v(terms, order, bf16_gradient, m, m_base, v_base, count, predicted);
+}
+
+/* The model of a stream is found once; a hint that is wrong costs a try, and no byte. */
+static void test_hints(void **state)
+{
+	struct ckpt_codec *codec = ckpt_codec_open(CKPT_SIMD_PLAIN);
+	struct ckpt_kernels counting = ckpt_kernels_plain;
+	struct ckpt_adam_hint found = {0};
+	struct states s, base;
+	struct ckpt_chunk v;
+	uint8_t *first, *other;
+	size_t size;
+
+	(void)state;
+	assert_non_null(codec);
+	counting.adam_v = count_tries;
+	codec->kernels = &counting;
+	assert_int_equal(states_open(&s, 40, 130), 0);
+	s.bf16_gradients = true;
+	states_step(&s);
+	assert_int_equal(states_copy(&s, &base), 0);
+	states_step(&s);
+	v = (struct ckpt_chunk){.count = s.count,
+		.width = 4,
+		.kind = CKPT_KIND_FLOAT,
+		.base = base.v,
+		.role = CKPT_ADAM_V,
+		.adam = &s.hyper,
+		.hint = &found,
+		.m = s.m,
+		.m_base = base.m};
+	first = malloc(ckpt_encode_room(4 * s.count));
+	other = malloc(ckpt_encode_room(4 * s.count));
+	assert_true(first && other);
+	size = ckpt_encode(codec, &v, s.v, first);
+	assert_int_equal(tries, 4);
+	tries = 0;
+	assert_int_equal(ckpt_encode(codec, &v, s.v, other), size);
+	assert_memory_equal(first, other, size);
+	assert_int_equal(tries, 1);
+	for (unsigned order = 0; order < 256; order++) {
+		struct ckpt_adam_hint hint = {.order = (uint8_t)order, .poor = order % 3 == 0};
+
+		v.hint = &hint;
+		assert_int_equal(ckpt_encode(codec, &v, s.v, other), size);
+		assert_memory_equal(first, other, size);
+		assert_true(hint.order == found.order && !hint.poor);
+	}
+	free(first);
+	free(other);
+	states_close(&s);
+	states_close(&base);
+	ckpt_codec_close(codec);
+}
+
+/* Every gradient, beside numbers of all kinds; a gradient of 0 has the code 0. */
+static void test_gradients_beside_moments(void **state)
+{
+	enum { COUNT_OF = 65536 };
+	static uint16_t gradients[COUNT_OF], back[COUNT_OF];
+	static uint32_t v[COUNT_OF];
+	static uint8_t planes[LEVELS][2][COUNT_OF];
+	const struct ckpt_kernels *kernels[LEVELS] = {
+		&ckpt_kernels_plain, ckpt_kernels_avx2(), ckpt_kernels_avx512()};
+	struct prng prng = {8};
+
+	(void)state;
+	for (unsigned kind = 0; kind < 3; kind++) {
+		for (size_t i = 0; i < COUNT_OF; i++) {
+			gradients[i] = (uint16_t)i;
+			v[i] = (uint32_t)(kind == 0   ? prng_next(&prng)
+					  : kind == 1 ? special_bits(&prng, 4)
+						      : normal_bits(&prng, 4));
+		}
+		for (size_t k = 0; k < LEVELS; k++) {
+			uint8_t *to[2] = {planes[k][0], planes[k][1]};
+			const uint8_t *from[2] = {planes[k][0], planes[k][1]};
+
+			if (!kernels[k])
+				continue;
+			kernels[k]->split_gradient(v, gradients, COUNT_OF, to);
+			assert_memory_equal(planes[k], planes[0], sizeof(planes[0]));
+			kernels[k]->merge_gradient(v, from, COUNT_OF, back);
+			assert_memory_equal(back, gradients, sizeof(back));
+			assert_true(to[0][0] == 0 && to[1][0] == 0);
+		}
 	}
 }
 
@@ -465,7 +609,7 @@ static void test_hostile_chunks(void **state)
 		chunk.master = NULL;
 		chunk.kind = chunk.width == 2 ? CKPT_KIND_F16 : chunk.kind;
 		chunk.role = chunk.width == 4 ? (enum ckpt_adam_role)(i / 4 % 4) : CKPT_ADAM_NONE;
-		chunk.m = chunk.m_base = chunk.v = chunk.width == 4 ? base : NULL;
+		chunk.m = chunk.m_base = chunk.v = chunk.v_base = chunk.width == 4 ? base : NULL;
 		for (unsigned k = 0; k < 100; k++)
 			mutate(&prng, &chunk, encoded, size, room);
 		free(encoded);
@@ -480,6 +624,7 @@ static void test_every_mode_was_there(void **state)
 	(void)state;
 	for (unsigned mode = 0; mode < CKPT_MODE_END; mode++)
 		assert_true(seen[mode] > 0);
+	assert_true(relative_seen);
 }
 
 int main(void)
@@ -489,7 +634,10 @@ int main(void)
 		cmocka_unit_test(test_largest_chunk),
 		cmocka_unit_test(test_rounding_to_half),
 		cmocka_unit_test(test_weights_that_are_rounded),
+		cmocka_unit_test(test_fine_tuned_weights),
 		cmocka_unit_test(test_adam_is_predicted),
+		cmocka_unit_test(test_hints),
+		cmocka_unit_test(test_gradients_beside_moments),
 		cmocka_unit_test(test_modes_of_the_caller),
 		cmocka_unit_test(test_hostile_chunks),
 		cmocka_unit_test(test_every_mode_was_there),

@@ -82,6 +82,7 @@ static double ratio(
 		m.role = CKPT_ADAM_M;
 		v.role = CKPT_ADAM_V;
 		master.role = CKPT_ADAM_W;
+		m.v_base = base->v;
 		m.adam = v.adam = master.adam = hyper;
 		v.m = master.m = s->m;
 		v.m_base = base->m;
@@ -130,11 +131,27 @@ static void test_ratio_of_bf16_gradients(void **state)
 		states_step(&s);
 		assert_int_equal(states_copy(&s, &next), 0);
 		expect_ratio(lerp ? "bf16 gradients, lerp" : "bf16 gradients",
-			ratio(&next, &base, &s.hyper), 9.5);
+			ratio(&next, &base, &s.hyper), 10.3);
 		states_close(&s);
 		states_close(&base);
 		states_close(&next);
 	}
+}
+
+static void test_ratio_of_fine_tuned_weights(void **state)
+{
+	enum { COUNT_OF = 300000 };
+	uint16_t *base = malloc(2 * COUNT_OF), *now_w = malloc(2 * COUNT_OF);
+	struct ckpt_chunk chunk = {
+		.count = COUNT_OF, .width = 2, .kind = CKPT_KIND_BF16, .base = base};
+
+	(void)state;
+	assert_true(base && now_w);
+	states_fine_tune(false, COUNT_OF, base, now_w);
+	expect_ratio("bf16 weights, fine-tuned",
+		(double)(2 * COUNT_OF) / (double)encoded(&chunk, now_w), 16.5);
+	free(base);
+	free(now_w);
 }
 
 int main(void)
@@ -142,6 +159,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_ratios),
 		cmocka_unit_test(test_ratio_of_bf16_gradients),
+		cmocka_unit_test(test_ratio_of_fine_tuned_weights),
 	};
 
 	return cmocka_run_group_tests(tests, set_up, tear_down);
