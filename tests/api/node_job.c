@@ -45,6 +45,7 @@ static void *open_one(void *argument)
 	opts.node = job_node_names[job->one_name ? 0 : rank->node];
 	opts.node_leader = rank->node * (WORLD / NODES);
 	opts.remote = job->remote[0] ? job->remote : NULL;
+	opts.remote_bytes_per_s = job->remote_bytes_per_s;
 	job_note(rank, ckpt_engine_open(job->stores[rank->node], &opts, &rank->engine));
 	return NULL;
 }

@@ -39,8 +39,9 @@ struct job {
 	uint32_t save_ms; /* until a save is given up; 0: long */
 	uint64_t keep_last;
 	bool one_name;
-	char remote[300]; /* empty: none */
-	uint32_t flags;   /* beside that of stores on nodes */
+	char remote[300];            /* empty: none */
+	uint64_t remote_bytes_per_s; /* of a node; 0: no bound */
+	uint32_t flags;              /* beside that of stores on nodes */
 	struct rank ranks[WORLD];
 };
 
