@@ -102,12 +102,13 @@ void trial_remote_repair(struct workload *d)
 	errand_close(d);
 }
 
-/* Whether there are so many fewer; what will never be is not waited for. */
+/* Whether so many have been removed. With a fault they may never be, which is not waited for. */
 static bool removed(struct workload *d, uint64_t expected)
 {
 	struct ckpt_stats stats = {.size = sizeof(stats)};
 
-	for (int i = 0; i < 300 && stats.remote_steps_removed < expected; i++) {
+	for (uint32_t ms = 0; ms < errand_deadline_ms() && stats.remote_steps_removed < expected;
+		ms += 10) {
 		(void)poll(NULL, 0, 10);
 		(void)CALL(ckpt_engine_stats(d->engine, &stats));
 	}
