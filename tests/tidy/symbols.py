@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The symbol map, the public headers and the Python bindings name the same functions."""
+"""The symbol map and the public headers name the same functions."""
 
 import re
 
 from tree import without_comments
 
 MAP = "libckpt/libckpt.map"
-CDEF = "bindings/python/cdef.h"
 BARE = r"^(?!CKPT_API|typedef|#)\w[^;{}#]*\b(ckpt_\w+)\([^;{}]*\);"
-# Public functions that Python has no use for.
-C_ONLY = set()
 
 
 def declared(tree):
@@ -39,9 +36,3 @@ def check(tree):
         bare = re.findall(BARE, code, re.MULTILINE)
         for name in bare:
             yield path, 1, f"{name} is not marked CKPT_API"
-    if CDEF in tree.files:
-        bound = set(re.findall(r"\b(ckpt_\w+)\s*\(", tree.code(CDEF)))
-        for name in sorted(functions.keys() - bound - C_ONLY):
-            yield CDEF, 1, f"{name} of {functions[name]} is missing"
-        for name in sorted(bound - functions.keys()):
-            yield CDEF, 1, f"{name} is in no public header"

@@ -94,15 +94,6 @@ PLANTED = [
         {symbols.MAP: MAP, "include/ckpt/a.h": "CKPT_API int ckpt_a(int b);\nint ckpt_c(int b);\n"},
         "ckpt_c is not marked",
     ),
-    (
-        symbols,
-        {
-            symbols.MAP: MAP,
-            "include/ckpt/a.h": "CKPT_API int ckpt_a(int b);\n",
-            symbols.CDEF: "int ckpt_a(int b);\nint ckpt_b(int b);\n",
-        },
-        "ckpt_b is in no public header",
-    ),
     (banned, {"tools/a.c": "\tstrcpy(a, b);\n"}, "strcpy"),
     (banned, {"tools/a.c": '/* strcpy(a, b) */ "strcpy(a)"; ckpt_strcpy(a);\n'}, None),
     (banned, {"libckpt/io/a.c": "\tp = malloc(4);\n"}, "malloc"),
