@@ -18,7 +18,7 @@ from test_states_parts import Begins, of_a_function
 from torch import nn
 
 import libckpt
-from libckpt import _state
+from libckpt import _state_writer
 
 
 class Momentless(torch.optim.SGD):
@@ -180,7 +180,7 @@ def test_parameters_that_get_their_data_later_are_looked_at_then(opened: Any) ->
 
 
 def test_values_that_are_too_long(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_state, "META_MAX", 4000)
+    monkeypatch.setattr(_state_writer, "META_MAX", 4000)
     ckpt = opened({"long": ["x" * 5000]})
     with pytest.raises(libckpt.UnsupportedStateError, match="0 MiB are the most"):
         ckpt.resume()

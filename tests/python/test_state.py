@@ -667,7 +667,7 @@ def test_nothing_is_walked_again_when_nothing_has_changed(monkeypatch: pytest.Mo
     def refuse(*_: Any) -> Any:
         raise AssertionError("walked again")
 
-    monkeypatch.setattr("libckpt._state.walk", refuse)
+    monkeypatch.setattr("libckpt._module_source.walk", refuse)
     monkeypatch.setattr("libckpt._state.OptimizerSource", refuse)
     training.step()
     planner.snapshot(training.state)

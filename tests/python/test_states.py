@@ -527,14 +527,14 @@ def test_an_older_store_has_names_of_wrappers(
     opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As this package has written them: in the names of an optimizer's parameters."""
-    from libckpt import _state
+    from libckpt import _module_source
 
     saved = wrapped("ca", True)
     names = {id(p): name for name, p in nn.Module.named_parameters(saved["model"])}
     assert any("_checkpoint_wrapped_module._orig_mod." in name for name in names.values())
     with monkeypatch.context() as patch:
         patch.setattr(
-            _state,
+            _module_source,
             "parameter_names",
             lambda module, prefix="": ((prefix + names[id(p)], p) for p in module.parameters()),
         )
@@ -704,13 +704,13 @@ def test_an_older_store_lacks_what_only_looks_like_a_wrapper(
     opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As this package has written them: no key had the name of torch.compile's child."""
-    from libckpt import _state
+    from libckpt import _state_writer
 
     for make in (OwnWrapper, PassedOn, Ending):
         live = make(0.0)
         with monkeypatch.context() as patch:
             patch.setattr(
-                _state,
+                _state_writer,
                 "plain_keys",
                 lambda _m, keys, _w: {key: key.replace("_orig_mod.", "") for key in keys},
             )

@@ -51,6 +51,8 @@ __all__ = ["Path", "path_name", "path_text"]  # and what is defined here
 Json = Any
 #: Levels of JSON below which a value is wrapped up as a string; the index allows 32.
 _DEPTH_MAX = 24
+#: Version of the Python state in an index.
+PYTHON_VERSION = 1
 #: Levels of Python containers.
 NESTING_MAX = 100
 #: Bytes from which on a bytes object is stored as a tensor.

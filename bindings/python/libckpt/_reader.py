@@ -28,13 +28,12 @@ from ._errors import (
     UnsupportedStateError,
     VersionError,
 )
-from ._json_values import Json, tag_of
+from ._json_values import PYTHON_VERSION, Json, tag_of
 from ._layout import is_spread
 from ._native import ffi, lib
 from ._optimizer import expand_state, state_tensor_name
 from ._ranks import own_prefix
 from ._save import Progress, report
-from ._state import PYTHON_VERSION
 from ._subclasses import empty_like
 from ._tensors import Described, describe, describe_array, describe_bytes
 

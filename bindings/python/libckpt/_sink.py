@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""
-What is described anew at every save, and what ranks that hold a tensor are to each other: who else
-holds it, and what it must be on all of them.
-"""
+"""The tensors that are described anew at every save."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._alike import Groups
 from ._balance import Held, Holdings
 from ._buffers import NONE, Buffer, Own
-from ._dtypes import name_of
-from ._errors import UnsupportedStateError
+from ._copies import Key, Shared, copies_of, describe_empty, flags_of, key_of, shared_of
 from ._holders import Holders
 from ._json_values import Json, Path, path_name, path_text
-from ._layout import ALONE, Copies, is_spread, spread_of
-from ._native import lib
+from ._layout import is_spread
 from ._ranks import Ranks, is_turn
+from ._state_kinds import name_clash
 from ._tensors import (
     Described,
     check_tensor,
@@ -33,98 +29,7 @@ from ._tensors import (
 if TYPE_CHECKING:
     import torch
 
-    from ._state import Modules
-
-
-Key = Described
-
-
-def key_of(what: Described) -> Key | None:
-    """Equal for tensors that are the same memory seen in the same way; None if there is none."""
-    if 0 in what.shape or what.pointer == 0:
-        return None
-    return what
-
-
-def copies_of(
-    value: Any,
-    where: str,
-    ranks: Ranks,
-    *,
-    first: bool = False,
-    own: bool = False,
-    holders: Holders | None = None,
-    alike: bool = True,
-) -> Copies | None:
-    """
-    Who else holds what this rank holds of a tensor that was checked; None: it holds nothing.
-    `first`: rank 0 has the one of all, or the first of the `holders`. `own`: every rank has one of
-    its own. `holders`: of a plain tensor, if not all ranks. `alike`: what other ranks than these
-    write by its name must be the same.
-    """
-    if not is_spread(value):
-        if own:
-            return ALONE
-        if holders is not None:
-            copies = holders.copies(first=first)
-            return copies and copies._replace(more=alike)
-        return ranks.of_first() if first else ranks.everywhere()
-    spread = spread_of(value)
-    if spread.ranks > ranks.world:
-        raise UnsupportedStateError(
-            f"{where} is a {type(value).__qualname__} spread over {spread.ranks} ranks, and this "
-            f"checkpointer is of {ranks.world}: open it with all of them, in a process group of "
-            "torch.distributed",
-            tensor=where,
-        )
-    if spread.box is None:
-        return None
-    copies = spread.copies
-    if spread.ranks < ranks.world:
-        # What others of this mesh have is not compared: what one lacks must shift no turns.
-        return copies._replace(group=None, more=True)
-    return copies
-
-
-def flags_of(copies: Copies | None) -> int:
-    """What the library is to know of a tensor, by who else holds it."""
-    if copies is None:
-        return 0
-    # Of a rank's own statistics the first rank's are saved: those of others are as they should be.
-    flags: int = lib.CKPT_TENSOR_VARIES if copies.first and not copies.more else 0
-    return flags | lib.CKPT_TENSOR_SHARED if copies.more else flags
-
-
-def empty_of(
-    names: Sequence[bytes], described: Sequence[Described], copies: Sequence[Copies | None]
-) -> dict[str, Json]:
-    """What the tensors are of which this rank holds nothing."""
-    return {
-        name.decode(): describe_empty(what)
-        for name, what, found in zip(names, described, copies, strict=True)
-        if found is None
-    }
-
-
-def describe_empty(what: Described) -> Json:
-    """Type and shape of a tensor, for a rank's meta."""
-    return [name_of(what.dtype), list(what.full_shape)]
-
-
-def shared_of(
-    name: str, what: Described, value: Any, ranks: Ranks, holders: Holders | None
-) -> Shared | None:
-    """How a tensor that all ranks must have is told from others; None: they need not."""
-    if not is_spread(value):
-        return None if holders is not None else (name, what.dtype, what.shape)
-    spread = spread_of(value)
-    if spread.ranks < ranks.world:
-        return None
-    return f"{name} of {spread.copies.among}", what.dtype, tuple(spread.whole)
-
-
-#: Name, type and shape of a tensor that all ranks have alike.
-Shared = tuple[str, int, tuple[int, ...]]
+    from ._module_source import Modules
 
 
 class Sink:
@@ -362,12 +267,3 @@ class Sink:
                 self.buffers.append(Buffer(name, value, what, holders, is_statistic))
         if key is not None:
             self._keys[key] = name
-
-
-def name_clash(name: str, path: Path) -> UnsupportedStateError:
-    """Two things in the state want one name."""
-    return UnsupportedStateError(
-        f"{path_text(path)} has a tensor {name!r}, and so has something else in the state: give it "
-        "another key",
-        tensor=name,
-    )

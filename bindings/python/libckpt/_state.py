@@ -9,53 +9,27 @@ pointers. Everything else (plain values, schedulers, loaders) is encoded at ever
 from __future__ import annotations
 
 import hashlib
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from . import _rng
 from ._alike import Alike, Groups, Slow
-from ._asking import asking
 from ._balance import Held, Holdings, balance_of
 from ._behind import Behind
-from ._buffers import Buffer, Own, OwnBuffers, buffers_that_may_differ
+from ._buffers import Own, OwnBuffers
+from ._copies import Shared, copies_of, empty_of, flags_of, shared_of
 from ._dtypes import name_of
-from ._engine import VERSION, logger
-from ._errors import CheckpointWarning, UnsupportedStateError
-from ._holders import Holders, Meshes, ModuleHolders
-from ._into import same_bits
-from ._json_values import Encoder, Json, Path, dump, path_text
-from ._layout import Copies, is_spread, memory_of
-from ._loaders import epochs_of, generator_of
-from ._modules import (
-    Shape,
-    buffers_of_first,
-    has_own_say,
-    module_text,
-    own_memory,
-    parameter_names,
-    places_of_first,
-    plain_keys,
-    reshard,
-    unwrap,
-    walk,
-)
+from ._engine import logger
+from ._errors import CheckpointWarning
+from ._holders import Meshes
+from ._json_values import Path, path_text
+from ._layout import memory_of
+from ._module_source import Modules
 from ._optimizer import OptimizerSource, owned_by
 from ._ranks import Near, Ranks, Shares, settle
 from ._sharded import refuse_sharded
-from ._sink import (
-    Key,
-    Shared,
-    Sink,
-    copies_of,
-    empty_of,
-    flags_of,
-    key_of,
-    name_clash,
-    shared_of,
-)
+from ._sink import Sink
 from ._snapshot import Snapshot
 from ._stages import Stages, Told, told_by
 from ._state_kinds import (
@@ -64,23 +38,15 @@ from ._state_kinds import (
     find_specials,
     is_module,
     is_optimizer,
-    is_stateful,
-    misplaced,
-    misplaced_object,
+    name_clash,
     plain_path,
-    prefix_in,
-    refuse_loader,
     same_specials,
-    there_twice,
 )
-from ._subclasses import encode as encode_wrapped
-from ._subclasses import owns_in, wraps
+from ._state_writer import StateWriter
 from ._tensors import (
     Block,
-    Described,
     Part,
     check_place,
-    check_tensor,
     describe,
     encode_name,
     part_of,
@@ -91,234 +57,9 @@ from ._walked import Settled, Walked
 if TYPE_CHECKING:
     import torch
 
-#: Version of the Python state in an index.
-PYTHON_VERSION = 1
-META_MAX = 64 << 20
-
 
 #: Up to so many bytes are sooner copied than watched while they are copied behind the loop.
 SMALL_BYTES = 32 << 20
-
-
-class _Wrapping(NamedTuple):
-    """What is kept of a module with tensors that wrap others."""
-
-    prefix: str
-    #: of the rest
-    names: list[str]
-    others: dict[str, torch.Tensor]
-    holders: ModuleHolders
-
-
-class Modules:
-    """The modules of a state that have no say of their own: walked once, then compared."""
-
-    def __init__(
-        self,
-        specials: list[Special],
-        plain: Path,
-        owned: dict[int, torch.Tensor],
-        ranks: Ranks,
-        groups: Groups,
-        *,
-        meshes: Meshes,
-    ) -> None:
-        self.names: list[bytes] = []
-        self.described: list[Described] = []
-        self.eager: list[bool] = []
-        self.tensors: list[torch.Tensor] = []
-        self._copies: list[Copies | None] = []
-        #: who holds plain parameters, by their ids, where they are not all ranks
-        self._plain: dict[int, Holders | None] = {}
-        #: the same of each tensor
-        self.holders: list[Holders | None] = []
-        #: ids of buffers of which rank 0 has the ones of all
-        self._first: set[int] = set()
-        #: ids of what optimizers have
-        self._owned: set[int] = set()
-        #: ids of buffers that may differ by rank, and if they are of statistics
-        self._may_differ: dict[int, bool] = {}
-        #: those of them that are walked
-        self.buffers: list[Buffer] = []
-        #: second names, and the first ones
-        self.tied: list[tuple[bytes, str]] = []
-        self._ranks = ranks
-        self.meshes = meshes
-        self.meshes.forget()
-        #: name of every tensor, aliases included, and where it is from
-        self.used: dict[str, Path] = {}
-        #: what the user has said to be this rank's own: the names that it is stored under
-        self.owns: dict[str, str] = {}
-        self.keys: dict[Key, str] = {}
-        self.ids: dict[int, str] = {}
-        self.texts: dict[int, str] = {}
-        #: of modules with tensors that wrap others
-        self.wrapping: dict[int, _Wrapping] = {}
-        #: prefixes of the names of the modules that have a say of their own
-        self.own_say: dict[int, str] = {}
-        self._shapes: list[Shape] = []
-        self._doubles: list[torch.Tensor] = []
-        self._others: list[torch.nn.Module] = []
-        for special in specials:
-            self._take(special, prefix_in(special, plain), owned)
-        self._in_order()
-        self._part = part_of(self.names, self.tensors)
-        doubles = spread_last(self._doubles)
-        self._doubled = part_of([], [self._doubles[number] for number in doubles])
-        #: of each tensor, whether this rank writes it
-        self.mine = settle(Shares(), self.names, self.tensors, self._copies, ranks)
-        #: of each tensor, who compares it
-        self.groups = [groups.of(found) for found in self._copies]
-        #: what other ranks have as well, whoever saves it
-        self.held = Holdings(ranks, groups).all_of(
-            self.names, self.described, self._copies, self.mine
-        )
-        #: of each tensor, what the library is to know of it
-        self.flags = list(map(flags_of, self._copies))
-        self.empty = empty_of(self.names, self.described, self._copies)
-        late = [n for n, eager in enumerate(self.eager) if not eager and self.mine[n]]
-        self.behind = self._part.only(late)
-        mine = {name for name, wanted in zip(self.names, self.mine, strict=True) if wanted}
-        self.mine_names = {name.decode() for name in mine}
-        self.aliases = [
-            (alias, name.encode()) for alias, name in self.tied if name in self.mine_names
-        ]
-
-    def _take(self, special: Special, prefix: str, owned: dict[int, torch.Tensor]) -> None:
-        module = special.value
-        if id(module) in self.texts:
-            raise there_twice(special.path)
-        self._first |= buffers_of_first(module, self._ranks.world)
-        reshard(module)
-        holders = self._holders_in(module, prefix)
-        self._owned |= owned.keys()
-        self._may_differ = self._buffers_of(module, prefix, holders)
-        if has_own_say(module):
-            self._add_other(module, prefix)
-        else:
-            self._add_module(special, prefix, owned, holders)
-
-    def _holders_in(self, module: torch.nn.Module, prefix: str) -> ModuleHolders:
-        """Who holds its plain tensors. That of its parameters is noted for the optimizers."""
-        holders = ModuleHolders(module, self.meshes, prefix)
-        for name, tensor in parameter_names(module):
-            # The first name counts: other ranks may have no second ones.
-            found = None if is_spread(tensor) else holders.of(name)
-            self._plain.setdefault(id(tensor), found)
-        return holders
-
-    def holders_of(self, parameter: torch.Tensor) -> Holders | None:
-        """Of what belongs to a parameter; None: all ranks."""
-        return self._plain.get(id(parameter)) or self.meshes.of(parameter)
-
-    def _buffers_of(
-        self, module: torch.nn.Module, prefix: str, holders: ModuleHolders
-    ) -> dict[int, bool]:
-        """Ids of buffers that may differ by rank, and if they are of statistics."""
-        if self._ranks.world == 1:
-            return {}
-        first = buffers_of_first(module, self._ranks.world)
-        # This is done at each save, and optimizers have many.
-        excluded = self._owned | first if first else self._owned
-        return buffers_that_may_differ(module, prefix, self._ranks, holders, excluded)
-
-    def may_differ_in(
-        self, module: torch.nn.Module, prefix: str, holders: ModuleHolders
-    ) -> dict[int, bool]:
-        """The same of a module with a say of its own, by where the elements are at this save."""
-        ids = self._buffers_of(module, prefix, holders)
-        return {
-            memory_of(buffer).data_ptr(): ids[id(buffer)]
-            for buffer in (module.buffers() if ids else ())
-            if id(buffer) in ids
-        }
-
-    def _add_other(self, module: torch.nn.Module, prefix: str) -> None:
-        """One with a say of its own, which is asked at every save."""
-        self.own_say[id(module)] = prefix
-        self._others.append(module)
-        self.texts[id(module)] = ""
-        for name, tensor in parameter_names(unwrap(module), prefix):
-            self.ids.setdefault(id(tensor), name)
-
-    def _in_order(self) -> None:
-        order = spread_last(self.tensors)
-        self.names = [self.names[number] for number in order]
-        self.described = [self.described[number] for number in order]
-        self.eager = [self.eager[number] for number in order]
-        self.tensors = [self.tensors[number] for number in order]
-        self._copies = [self._copies[number] for number in order]
-        self.holders = [self.holders[number] for number in order]
-
-    def _add_module(
-        self,
-        special: Special,
-        prefix: str,
-        owned: dict[int, torch.Tensor],
-        holders: ModuleHolders,
-    ) -> None:
-        self._shapes.append(Shape(special.value))
-        names = []
-        others: dict[str, torch.Tensor] = {}
-        for name, tensor in walk(special.value, prefix):
-            if name in self.used:
-                raise name_clash(name, special.path)
-            self.used[name] = special.path
-            if wraps(tensor):
-                others[name] = tensor
-                continue
-            check_tensor(tensor, name)
-            names.append(name)
-            held = holders.of(name[len(prefix) :])
-            self._add(name, tensor, id(tensor) in owned, held)
-        for name, tensor in parameter_names(special.value, prefix):
-            self.ids.setdefault(id(tensor), name)
-        self.texts[id(special.value)] = module_text(special.value, prefix, names, {})
-        if others:
-            self.wrapping[id(special.value)] = _Wrapping(prefix, names, others, holders)
-
-    def _add(self, name: str, tensor: torch.Tensor, owned: bool, holders: Holders | None) -> None:
-        what = describe(tensor)
-        check_place(what, name)
-        key = key_of(what)
-        # Of those that are one tensor the first says it for all.
-        if key is not None and key in self.keys:
-            own = self.keys[key] in self.owns.values()
-        else:
-            own = self._ranks.is_own(name, tensor)
-        if own:
-            self.owns[name] = self._ranks.own_name(name)
-            name = self.owns[name]
-        data = encode_name(name, name)
-        if key is not None and key in self.keys:
-            self.tied.append((data, self.keys[key]))
-            self._doubles.append(tensor)
-            return
-        if key is not None:
-            self.keys[key] = name
-        self.names.append(data)
-        self.described.append(what)
-        self.tensors.append(tensor)
-        is_statistic = None if own else self._may_differ.get(id(tensor))
-        if is_statistic is not None:
-            self.buffers.append(Buffer(name, tensor, what, holders, is_statistic))
-        first = is_statistic is not None or id(tensor) in self._first
-        alike = is_statistic is False or not first
-        self.holders.append(holders)
-        self._copies.append(
-            copies_of(tensor, name, self._ranks, first=first, own=own, holders=holders, alike=alike)
-        )
-        # The optimizer changes it, and nothing else does: the fence is in time.
-        self.eager.append(not owned)
-
-    def same(self) -> bool:
-        """True if every module still has the same tensors, in the same memory, lying the same."""
-        return (
-            all(shape.same() or shape.same_again() for shape in self._shapes)
-            and self._part.same()
-            and self._doubled.same()
-            and all(map(has_own_say, self._others))
-        )
 
 
 class Planner:
@@ -385,7 +126,7 @@ class Planner:
 
     def _describe(
         self, state: dict[str, Any], is_ready: Callable[[Any], bool] | None
-    ) -> tuple[Walked, _Writer, bytes, tuple[bytes, dict[str, str]]]:
+    ) -> tuple[Walked, StateWriter, bytes, tuple[bytes, dict[str, str]]]:
         check_state(state)
         specials = find_specials(state)
         walked = self._walked
@@ -401,7 +142,7 @@ class Planner:
             modules, owned = walked.modules, walked.owned
         ids = {id(special.value) for special in specials}
         sink = Sink(modules, owned, self._ranks, self._groups)
-        writer = _Writer(modules, ids, sink, self._allow_pickle, self._ranks, is_ready=is_ready)
+        writer = StateWriter(modules, ids, sink, self._allow_pickle, self._ranks, is_ready=is_ready)
         state_text = writer.write(state)
         if walked is not None and not _lends_the_same(walked, writer.sink):
             walked = None
@@ -628,7 +369,7 @@ class Planner:
         return sum(memory_of(tensor).nbytes for tensor in late) <= self._small_bytes
 
     def _assemble(
-        self, walked: Walked, writer: _Writer, meta: bytes, common: tuple[bytes, dict[str, str]]
+        self, walked: Walked, writer: StateWriter, meta: bytes, common: tuple[bytes, dict[str, str]]
     ) -> Snapshot:
         sink = writer.sink
         parts: list[Part] = []
@@ -679,199 +420,3 @@ def _lends_the_same(walked: Walked, sink: Sink) -> bool:
     if any(sink.ids.get(key) != name for key, name in walked.borrowed.items()):
         return False
     return all(sink.used.isdisjoint(source.names) for source in walked.sources)
-
-
-_TOKEN = re.compile(r'"\\u0000(\d+)"')
-
-
-class _Writer:
-    """Writes the Python state of one save."""
-
-    def __init__(
-        self,
-        modules: Modules,
-        specials: set[int],
-        sink: Sink,
-        allow_pickle: bool,
-        ranks: Ranks,
-        *,
-        is_ready: Callable[[Any], bool] | None,
-    ) -> None:
-        self._is_ready = is_ready
-        #: an object was not asked
-        self.passed_over = False
-        self._specials = specials
-        self._ranks = ranks
-        self.sink = sink
-        self.encoder = Encoder(self.sink, allow_pickle=allow_pickle, other=self._other)
-        self._modules = modules
-        # Long texts stand in the JSON as strings that no value can give, until the end.
-        self._texts: list[str] = []
-        self._optimizers: dict[int, int] = {}
-        self._inside = False
-
-    def write(self, state: dict[str, Any]) -> str:
-        """The JSON of the state and of the generators, with tokens in it."""
-        node = {"state": self.encoder.encode(state, None, 1), "rng": _rng.capture(self.encoder)}
-        return dump(node)
-
-    def finish(
-        self,
-        text: str,
-        walked: Walked,
-        state: dict[str, Any],
-        own: Own,
-    ) -> bytes:
-        """Puts the optimizers in, and what describes the whole."""
-        for source in walked.sources:
-            node = source.node(self.encoder, self.sink)
-            self._texts[self._optimizers[id(source.optimizer)]] = node
-        head = {
-            "version": PYTHON_VERSION,
-            "library": VERSION,
-            "pickled": self.encoder.pickled,
-        }
-        parts = _TOKEN.split(text)
-        parts[1::2] = [self._texts[int(number)] for number in parts[1::2]]
-        # A store that all share holds every tensor somewhere, and says there what it is.
-        empty = {**walked.empty, **self.sink.empty} if self._ranks.near else {}
-        more = f'"empty":{dump(empty)},' if empty else ""
-        owns = {**walked.owns, **self.sink.owns}
-        for source in walked.sources:  # what wraps tensors is met only now
-            owns.update(source.owns)
-        owns.update(own.names)
-        more += f'"per_rank":{dump(owns)},' if owns else ""
-        if own.names:
-            said: Json = {"layout": own.layout, "names": sorted(own.names)}
-            more += f'"own_buffers":{dump(said)},'
-        local = sorted(chain.from_iterable(source.local for source in walked.sources))
-        more += f'"local":{dump(local)},' if local else ""
-        meta = f'{{"python":{dump(head)},{more}{"".join(parts)[1:]}'.encode()
-        if len(meta) > META_MAX:
-            raise UnsupportedStateError(
-                f"the values in the state that are no tensors take {len(meta) >> 20} MiB; "
-                f"{META_MAX >> 20} MiB are the most: keep large data in tensors or NumPy arrays "
-                f"(the state's keys are {', '.join(state)})"
-            )
-        return meta
-
-    def _token(self, text: str) -> str:
-        self._texts.append(text)
-        return f"\0{len(self._texts) - 1}"
-
-    def _other(self, value: Any, path: Path, depth: int) -> Json:
-        if is_module(value) or is_optimizer(value):
-            if (
-                self._inside
-                or self.encoder.wrapped
-                or id(value) in self._optimizers
-                or id(value) not in self._specials
-            ):
-                raise misplaced(value, path)
-            if is_optimizer(value):
-                self._optimizers[id(value)] = len(self._texts)
-                return self._token("")
-            return self._token(self._module(value, path))
-        refuse_loader(value, path)
-        if is_stateful(value):
-            return self._object(value, path, depth)
-        return None
-
-    def _module(self, module: torch.nn.Module, path: Path) -> str:
-        prefix = self._modules.own_say.get(id(module))
-        if prefix is None:
-            return self._wrapping(module) or self._modules.texts[id(module)]
-        import torch
-
-        names: list[str] = []
-        extra: dict[str, Json] = {}
-        inner = unwrap(module, hooked=True)
-        reshard(module)
-        own = own_memory(inner)
-        first_names, first_memory = places_of_first(module, inner, self._ranks.world)
-        holders = ModuleHolders(module, self._modules.meshes, prefix)
-        may_differ = self._modules.may_differ_in(module, prefix, holders)
-        with asking(path, "state_dict"):
-            state = inner.state_dict()
-        keys = plain_keys(inner, state, path_text(path))
-        for key, value in state.items():
-            name = prefix + keys[key]
-            held = holders.of(keys[key])
-            if isinstance(value, torch.Tensor) and not wraps(value):
-                check_tensor(value, f"{path_text(path)}, tensor {name}")  # before it is asked more
-                memory = memory_of(value).data_ptr()
-                alone = self._ranks.is_own(name, value)
-                # A copy of the buffer. What is called as it may be another value, of this rank.
-                copied = first_names.get(keys[key])
-                first = memory in first_memory or (copied is not None and same_bits(value, copied))
-                is_statistic = None if first else may_differ.get(memory)
-                self.sink.put_named(
-                    name,
-                    value,
-                    path,
-                    first=first or is_statistic is not None,
-                    own=alone,
-                    holders=held,
-                    is_statistic=is_statistic,
-                )
-                # What it made for the occasion, it can take back.
-                if memory in own:
-                    check_place(describe(value), name)
-                names.append(name)
-            elif isinstance(value, torch.Tensor):
-                extra[keys[key]] = self._wrapped(name, value, held)
-            else:
-                with self.sink.held_by(held):
-                    extra[keys[key]] = self.encoder.encode(value, (path, key), 8)
-        return module_text(module, prefix, names, extra)
-
-    def _wrapping(self, module: torch.nn.Module) -> str | None:
-        if id(module) not in self._modules.wrapping:
-            return None
-        prefix, names, others, holders = self._modules.wrapping[id(module)]
-        extra: dict[str, Json] = {}
-        for name, tensor in others.items():
-            key = name[len(prefix) :]
-            extra[key] = self._wrapped(name, tensor, holders.of(key))
-        return module_text(module, prefix, names, extra)
-
-    def _wrapped(self, name: str, tensor: torch.Tensor, holders: Holders | None) -> Json:
-        own = self._ranks.is_own(name, tensor)
-        with self.sink.held_by(holders):
-            node = encode_wrapped(self.encoder, tensor, (None, name), own=own)
-        if own:
-            self.sink.owns.update(owns_in(node))
-        return node
-
-    def _object(self, value: Any, path: Path, depth: int) -> Json:
-        if self._inside or self.encoder.wrapped:
-            raise misplaced_object(value, path)
-        # What only the object knows may be another thing on every rank.
-        self._inside = self.sink.own = True
-        try:
-            said = self._ask(value, path)
-            if said is None:
-                self.passed_over = True
-                return {"$object": {}}
-            node = self.encoder.encode_object(value, said[0], path, depth + 2)
-            generator = generator_of(value)
-            if generator is not None:  # later: it may have begun to draw just now
-                where = (path, "generator")
-                node["generator"] = self.encoder.put_tensor(generator.get_state(), where, own=True)
-            if epochs := epochs_of(value, path):
-                node["epoch"] = epochs
-        finally:
-            self._inside = self.sink.own = False
-        return {"$object": node}
-
-    def _ask(self, value: Any, path: Path) -> tuple[Any] | None:
-        """What its state_dict() says; None: it is too early to ask."""
-        if self._is_ready is not None and not self._is_ready(value):
-            return None
-        try:
-            with asking(path, "state_dict"):
-                return (value.state_dict(),)
-        except Exception:
-            if self._is_ready is not None:
-                return None
-            raise

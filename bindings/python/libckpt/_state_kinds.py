@@ -160,3 +160,12 @@ def refuse_loader(value: Any, path: Path) -> None:
             "resumed run would see other batches: use torchdata's StatefulDataLoader, or an object "
             "of your own with state_dict() and load_state_dict(), or leave it out of the state"
         )
+
+
+def name_clash(name: str, path: Path) -> UnsupportedStateError:
+    """Two things in the state want one name."""
+    return UnsupportedStateError(
+        f"{path_text(path)} has a tensor {name!r}, and so has something else in the state: give it "
+        "another key",
+        tensor=name,
+    )

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ._alike import Alike, Group
     from ._balance import Held
     from ._json_values import Json
+    from ._module_source import Modules
     from ._optimizer import OptimizerSource
-    from ._state import Modules
     from ._state_kinds import Special
     from ._tensors import Block
 

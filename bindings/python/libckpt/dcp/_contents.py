@@ -29,7 +29,7 @@ from .._errors import UnsupportedStateError
 from .._json_values import Encoder, Json, Path, dump
 from .._ranks import Ranks
 from .._snapshot import Snapshot
-from .._state import META_MAX
+from .._state_writer import META_MAX
 from .._tensors import check_tensor, describe, encode_name
 from ._boxes import check_box, is_within
 from ._gather_tensors import Gathered, on_host

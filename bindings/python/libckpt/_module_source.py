@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The modules of a state, as what a save writes: walked once, then compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ._alike import Groups
+from ._balance import Holdings
+from ._buffers import Buffer, buffers_that_may_differ
+from ._copies import Key, copies_of, empty_of, flags_of, key_of
+from ._holders import Holders, Meshes, ModuleHolders
+from ._json_values import Path
+from ._layout import Copies, is_spread, memory_of
+from ._modules import (
+    Shape,
+    buffers_of_first,
+    has_own_say,
+    module_text,
+    parameter_names,
+    reshard,
+    unwrap,
+    walk,
+)
+from ._ranks import Ranks, Shares, settle
+from ._state_kinds import Special, name_clash, prefix_in, there_twice
+from ._subclasses import wraps
+from ._tensors import (
+    Described,
+    check_place,
+    check_tensor,
+    describe,
+    encode_name,
+    part_of,
+    spread_last,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+class _Wrapping(NamedTuple):
+    """What is kept of a module with tensors that wrap others."""
+
+    prefix: str
+    #: of the rest
+    names: list[str]
+    others: dict[str, torch.Tensor]
+    holders: ModuleHolders
+
+
+class Modules:
+    """The modules of a state that have no say of their own: walked once, then compared."""
+
+    def __init__(
+        self,
+        specials: list[Special],
+        plain: Path,
+        owned: dict[int, torch.Tensor],
+        ranks: Ranks,
+        groups: Groups,
+        *,
+        meshes: Meshes,
+    ) -> None:
+        self.names: list[bytes] = []
+        self.described: list[Described] = []
+        self.eager: list[bool] = []
+        self.tensors: list[torch.Tensor] = []
+        self._copies: list[Copies | None] = []
+        #: who holds plain parameters, by their ids, where they are not all ranks
+        self._plain: dict[int, Holders | None] = {}
+        #: the same of each tensor
+        self.holders: list[Holders | None] = []
+        #: ids of buffers of which rank 0 has the ones of all
+        self._first: set[int] = set()
+        #: ids of what optimizers have
+        self._owned: set[int] = set()
+        #: ids of buffers that may differ by rank, and if they are of statistics
+        self._may_differ: dict[int, bool] = {}
+        #: those of them that are walked
+        self.buffers: list[Buffer] = []
+        #: second names, and the first ones
+        self.tied: list[tuple[bytes, str]] = []
+        self._ranks = ranks
+        self.meshes = meshes
+        self.meshes.forget()
+        #: name of every tensor, aliases included, and where it is from
+        self.used: dict[str, Path] = {}
+        #: what the user has said to be this rank's own: the names that it is stored under
+        self.owns: dict[str, str] = {}
+        self.keys: dict[Key, str] = {}
+        self.ids: dict[int, str] = {}
+        self.texts: dict[int, str] = {}
+        #: of modules with tensors that wrap others
+        self.wrapping: dict[int, _Wrapping] = {}
+        #: prefixes of the names of the modules that have a say of their own
+        self.own_say: dict[int, str] = {}
+        self._shapes: list[Shape] = []
+        self._doubles: list[torch.Tensor] = []
+        self._others: list[torch.nn.Module] = []
+        for special in specials:
+            self._take(special, prefix_in(special, plain), owned)
+        self._in_order()
+        self._part = part_of(self.names, self.tensors)
+        doubles = spread_last(self._doubles)
+        self._doubled = part_of([], [self._doubles[number] for number in doubles])
+        #: of each tensor, whether this rank writes it
+        self.mine = settle(Shares(), self.names, self.tensors, self._copies, ranks)
+        #: of each tensor, who compares it
+        self.groups = [groups.of(found) for found in self._copies]
+        #: what other ranks have as well, whoever saves it
+        self.held = Holdings(ranks, groups).all_of(
+            self.names, self.described, self._copies, self.mine
+        )
+        #: of each tensor, what the library is to know of it
+        self.flags = list(map(flags_of, self._copies))
+        self.empty = empty_of(self.names, self.described, self._copies)
+        late = [n for n, eager in enumerate(self.eager) if not eager and self.mine[n]]
+        self.behind = self._part.only(late)
+        mine = {name for name, wanted in zip(self.names, self.mine, strict=True) if wanted}
+        self.mine_names = {name.decode() for name in mine}
+        self.aliases = [
+            (alias, name.encode()) for alias, name in self.tied if name in self.mine_names
+        ]
+
+    def _take(self, special: Special, prefix: str, owned: dict[int, torch.Tensor]) -> None:
+        module = special.value
+        if id(module) in self.texts:
+            raise there_twice(special.path)
+        self._first |= buffers_of_first(module, self._ranks.world)
+        reshard(module)
+        holders = self._holders_in(module, prefix)
+        self._owned |= owned.keys()
+        self._may_differ = self._buffers_of(module, prefix, holders)
+        if has_own_say(module):
+            self._add_other(module, prefix)
+        else:
+            self._add_module(special, prefix, owned, holders)
+
+    def _holders_in(self, module: torch.nn.Module, prefix: str) -> ModuleHolders:
+        """Who holds its plain tensors. That of its parameters is noted for the optimizers."""
+        holders = ModuleHolders(module, self.meshes, prefix)
+        for name, tensor in parameter_names(module):
+            # The first name counts: other ranks may have no second ones.
+            found = None if is_spread(tensor) else holders.of(name)
+            self._plain.setdefault(id(tensor), found)
+        return holders
+
+    def holders_of(self, parameter: torch.Tensor) -> Holders | None:
+        """Of what belongs to a parameter; None: all ranks."""
+        return self._plain.get(id(parameter)) or self.meshes.of(parameter)
+
+    def _buffers_of(
+        self, module: torch.nn.Module, prefix: str, holders: ModuleHolders
+    ) -> dict[int, bool]:
+        """Ids of buffers that may differ by rank, and if they are of statistics."""
+        if self._ranks.world == 1:
+            return {}
+        first = buffers_of_first(module, self._ranks.world)
+        # This is done at each save, and optimizers have many.
+        excluded = self._owned | first if first else self._owned
+        return buffers_that_may_differ(module, prefix, self._ranks, holders, excluded)
+
+    def may_differ_in(
+        self, module: torch.nn.Module, prefix: str, holders: ModuleHolders
+    ) -> dict[int, bool]:
+        """The same of a module with a say of its own, by where the elements are at this save."""
+        ids = self._buffers_of(module, prefix, holders)
+        return {
+            memory_of(buffer).data_ptr(): ids[id(buffer)]
+            for buffer in (module.buffers() if ids else ())
+            if id(buffer) in ids
+        }
+
+    def _add_other(self, module: torch.nn.Module, prefix: str) -> None:
+        """One with a say of its own, which is asked at every save."""
+        self.own_say[id(module)] = prefix
+        self._others.append(module)
+        self.texts[id(module)] = ""
+        for name, tensor in parameter_names(unwrap(module), prefix):
+            self.ids.setdefault(id(tensor), name)
+
+    def _in_order(self) -> None:
+        order = spread_last(self.tensors)
+        self.names = [self.names[number] for number in order]
+        self.described = [self.described[number] for number in order]
+        self.eager = [self.eager[number] for number in order]
+        self.tensors = [self.tensors[number] for number in order]
+        self._copies = [self._copies[number] for number in order]
+        self.holders = [self.holders[number] for number in order]
+
+    def _add_module(
+        self,
+        special: Special,
+        prefix: str,
+        owned: dict[int, torch.Tensor],
+        holders: ModuleHolders,
+    ) -> None:
+        self._shapes.append(Shape(special.value))
+        names = []
+        others: dict[str, torch.Tensor] = {}
+        for name, tensor in walk(special.value, prefix):
+            if name in self.used:
+                raise name_clash(name, special.path)
+            self.used[name] = special.path
+            if wraps(tensor):
+                others[name] = tensor
+                continue
+            check_tensor(tensor, name)
+            names.append(name)
+            held = holders.of(name[len(prefix) :])
+            self._add(name, tensor, id(tensor) in owned, held)
+        for name, tensor in parameter_names(special.value, prefix):
+            self.ids.setdefault(id(tensor), name)
+        self.texts[id(special.value)] = module_text(special.value, prefix, names, {})
+        if others:
+            self.wrapping[id(special.value)] = _Wrapping(prefix, names, others, holders)
+
+    def _add(self, name: str, tensor: torch.Tensor, owned: bool, holders: Holders | None) -> None:
+        what = describe(tensor)
+        check_place(what, name)
+        key = key_of(what)
+        # Of those that are one tensor the first says it for all.
+        if key is not None and key in self.keys:
+            own = self.keys[key] in self.owns.values()
+        else:
+            own = self._ranks.is_own(name, tensor)
+        if own:
+            self.owns[name] = self._ranks.own_name(name)
+            name = self.owns[name]
+        data = encode_name(name, name)
+        if key is not None and key in self.keys:
+            self.tied.append((data, self.keys[key]))
+            self._doubles.append(tensor)
+            return
+        if key is not None:
+            self.keys[key] = name
+        self.names.append(data)
+        self.described.append(what)
+        self.tensors.append(tensor)
+        is_statistic = None if own else self._may_differ.get(id(tensor))
+        if is_statistic is not None:
+            self.buffers.append(Buffer(name, tensor, what, holders, is_statistic))
+        first = is_statistic is not None or id(tensor) in self._first
+        alike = is_statistic is False or not first
+        self.holders.append(holders)
+        self._copies.append(
+            copies_of(tensor, name, self._ranks, first=first, own=own, holders=holders, alike=alike)
+        )
+        # The optimizer changes it, and nothing else does: the fence is in time.
+        self.eager.append(not owned)
+
+    def same(self) -> bool:
+        """True if every module still has the same tensors, in the same memory, lying the same."""
+        return (
+            all(shape.same() or shape.same_again() for shape in self._shapes)
+            and self._part.same()
+            and self._doubled.same()
+            and all(map(has_own_say, self._others))
+        )
