@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from conftest import run
 from libckpt._call_guard import CallGuard, Helper, apart
-from libckpt.dcp import _hold
+from libckpt.dcp import _engine_cache
 from ranks import together
 from waiting import until
 
@@ -285,21 +285,21 @@ def test_a_store_that_cannot_be_closed_does_not_keep_others_open(
             if self.name != "c":
                 raise RuntimeError(self.name)
 
-    monkeypatch.setattr(_hold, "_holds", {name: Held(name) for name in "abc"})
-    monkeypatch.setattr(_hold, "_turns", {name: threading.RLock() for name in "abc"})
+    monkeypatch.setattr(_engine_cache, "_holds", {name: Held(name) for name in "abc"})
+    monkeypatch.setattr(_engine_cache, "_turns", {name: threading.RLock() for name in "abc"})
     with pytest.raises(RuntimeError):
-        _hold.close()
+        _engine_cache.close()
     assert closed == ["a", "b", "c"]
 
 
 def test_a_forked_child_that_ends_waits_for_no_thread_of_its_parent(store: Path) -> None:
     body = """
-    from libckpt.dcp import _hold
+    from libckpt.dcp import _engine_cache
     result_of(save(1))
     held, over = threading.Event(), threading.Event()
 
     def opens():
-        with _hold._lock:
+        with _engine_cache._lock:
             held.set()
             over.wait()
 

@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from libckpt._barrier import Opening
-from libckpt._engine import Options
 from libckpt._kvstore import Group
+from libckpt._engine import Options
 from libckpt.dcp import (
     StorageReader,
     StorageWriter,
@@ -213,15 +213,17 @@ def test_names_that_nobody_need_have_heard_are_told_anew(gone: str) -> None:
     assert told[2] != again[2]
 
 
-def meet(table: Keys, rank: int, world: int = 2, *, patience: float = 5.0) -> _rendezvous.Meeting:
+def meet(
+    table: Keys, rank: int, world: int = 2, *, patience: float = 5.0
+) -> _rendezvous.Rendezvous:
     """Ranks of one node, as one of them sees them."""
     keys: Any = table
     opening = Opening(Group(rank, world, None), keys, "p", "/s", 4.0)
     opening.nodes = ("a",) * world
-    return _rendezvous.Meeting(opening, "/s", patience, tuple(range(world)))
+    return _rendezvous.Rendezvous(opening, "/s", patience, tuple(range(world)))
 
 
-def exchange(ranks: list[_rendezvous.Meeting], step: int, held: bytes) -> None:
+def exchange(ranks: list[_rendezvous.Rendezvous], step: int, held: bytes) -> None:
     """Rank 1 has `held`, and each hears what the others have."""
     for rank, meeting in enumerate(ranks):
         meeting.say(step, None, None)
@@ -312,7 +314,7 @@ def test_what_could_not_be_said_is_said_by_the_next_save(part: str) -> None:
 
 
 def tell_and_hear(
-    first: _rendezvous.Meeting, other: _rendezvous.Meeting, step: int, names: Any
+    first: _rendezvous.Rendezvous, other: _rendezvous.Rendezvous, step: int, names: Any
 ) -> Any:
     """What rank 1, the lowest of another node, hears of what rank 0 tells in one save."""
     for meeting in (first, other):
@@ -322,7 +324,7 @@ def tell_and_hear(
     return other.hear_planned()
 
 
-def of_two_nodes() -> tuple[_rendezvous.Meeting, _rendezvous.Meeting, list[Keys]]:
+def of_two_nodes() -> tuple[_rendezvous.Rendezvous, _rendezvous.Rendezvous, list[Keys]]:
     keys = Keys()
     tables = [keys, Keys(keys)]
     first, other = (meet(table, rank) for rank, table in enumerate(tables))
@@ -380,7 +382,7 @@ class Refused:
         self.errors.append(error)
 
 
-def agree_alone(meeting: _rendezvous.Meeting) -> tuple[list[BaseException], BaseException]:
+def agree_alone(meeting: _rendezvous.Rendezvous) -> tuple[list[BaseException], BaseException]:
     """Why a rank refuses a save whose ranks it could not agree with, and what it raises."""
     found: Any = _engine_cache.Hold.__new__(_engine_cache.Hold)
     found._meeting, found._turn, found._attempt = meeting, threading.Condition(), None

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from libckpt._name_check import Names, difference
-from libckpt.dcp import StorageWriter, _hold
+from libckpt.dcp import StorageWriter, _engine_cache
 from node_rig import TWO, on_node, rank_of, steps_of, stores
 from ranks import together
 from torch.distributed.device_mesh import DeviceMesh
@@ -126,7 +126,7 @@ def save_by_dcp(place: Path, nodes: str) -> str:
             said = str(error)
         state = {"w": torch.ones(4)}
     if rank_of() == 0:  # the others look when they save again
-        (held,) = _hold._holds.values()
+        (held,) = _engine_cache._holds.values()
         assert held.engine.names is not None
         assert held.engine.names._known == {"w": "F32 [4]"}
     return said
