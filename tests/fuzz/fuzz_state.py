@@ -23,7 +23,7 @@ import torch
 with atheris.instrument_imports(include=["libckpt"]):
     from libckpt._errors import FormatError, UnsupportedError
 
-    from libckpt import _decoder, _json_values, _load, _reader
+    from libckpt import _decoder, _json_nodes, _json_values, _load, _reader
 
 #: What load() makes of other exceptions that it meets while it looks for names of tensors.
 MALFORMED = (TypeError, LookupError, ValueError, RecursionError)
@@ -166,7 +166,7 @@ def try_one(data: bytes) -> None:
 
 # Mutations that keep it JSON.
 
-TAGS = [*_decoder._DECODERS, *_json_values.SPECIAL_TAGS, "$unknown"]
+TAGS = [*_decoder._DECODERS, *_json_nodes.SPECIAL_TAGS, "$unknown"]
 EDGES = [None, True, 0, -1, 1, 4, 624, 2**31, 2**53, 2**63, 2**64, 10**30, 0.5, 1e308, 1e400]
 WORDS = [
     "",
@@ -291,7 +291,7 @@ def warm_up() -> None:
         torch.device("cpu"),
     ]
     node = _json_values.Encoder(Memory()).encode(values, None)
-    load(json.loads(_json_values.dump(node)))
+    load(json.loads(_json_nodes.dump(node)))
     for word in WORDS:
         for tag in TAGS:
             with contextlib.suppress(FormatError, UnsupportedError):

@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from libckpt._barrier import Opening
 from libckpt._kvstore import Group
-from libckpt._engine import Options
+from libckpt._options import Options
 from libckpt.dcp import (
     StorageReader,
     StorageWriter,

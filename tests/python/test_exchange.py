@@ -26,7 +26,7 @@ from ranks import together
 from waiting import ended, until
 
 import libckpt
-from libckpt import _engine, _exchange, _kvstore, _service
+from libckpt import _engine, _exchange, _kvstore, _membership, _service
 
 HEADER = """
     import json, os, signal, sys, time, warnings
@@ -503,7 +503,7 @@ def test_a_value_that_is_too_large_is_none_of_ours(
     monkeypatch.setattr(_service, "_reply", listen)
     table = Rendezvous(keys, 2).table()
     keys.set("libckpt/s1/claim-1", b"x" * ((1 << 20) + 1))
-    ranks = _exchange.Ranks(1, 2, "s1", _service.Service(table, "/p"))
+    ranks = _membership.Membership(1, 2, "s1", _service.Service(table, "/p"))
     engine = _engine.Engine(
         str(store), _engine.Options(save_timeout=1.0), log_thread=False, ranks=ranks
     )
@@ -520,7 +520,7 @@ def test_a_value_that_is_too_large_is_none_of_ours(
             str(store / "no" / "such"),
             _engine.Options(),
             log_thread=False,
-            ranks=_exchange.Ranks(0, 2, "s3", bad),
+            ranks=_membership.Membership(0, 2, "s3", bad),
         )
     assert bad.ptr is None
 

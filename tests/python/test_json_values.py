@@ -21,7 +21,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from libckpt._decoder import Decoder
-from libckpt._json_values import Encoder, dump, path_text
+from libckpt._json_nodes import dump, path_text
+from libckpt._json_values import Encoder
 
 from libckpt import FormatError, UnsupportedError, UnsupportedStateError
 

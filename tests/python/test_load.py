@@ -202,7 +202,7 @@ def test_the_latest_is_chosen_again_when_retention_removes_it(
 def test_one_before_the_latest_is_chosen_again_too(
     opened: Any, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from libckpt import _load
+    from libckpt import _newest
 
     state = {"n": 1}
     ckpt = opened(state)
@@ -210,7 +210,7 @@ def test_one_before_the_latest_is_chosen_again_too(
         ckpt.save(state["n"]).wait()
     asked: list[int] = []
 
-    class Vanishing(_load.Reader):
+    class Vanishing(_newest.Reader):
         """As when the library has lost the race as often as it tries."""
 
         def __init__(self, engine: Any, step: int) -> None:
@@ -219,7 +219,7 @@ def test_one_before_the_latest_is_chosen_again_too(
                 raise libckpt.StepNotFoundError("just removed", file="g0000000001/x/manifest.json")
             super().__init__(engine, step)
 
-    monkeypatch.setattr(_load, "Reader", Vanishing)
+    monkeypatch.setattr(_newest, "Reader", Vanishing)
     assert libckpt.load(store, "latest~1") == {"n": 1}
     assert len(asked) == 4
     with pytest.raises(libckpt.StepNotFoundError, match="just removed"):
@@ -321,10 +321,10 @@ def test_a_damaged_claim_is_no_new_start(opened: Any, store: Path, how: str) -> 
 
 def test_a_manifest_that_cannot_be_read_now_is_not_passed_over() -> None:
     """It may be good: an older step in its place would be a loss."""
-    from libckpt._engine import StepInfo
+    from libckpt._catalog import StepInfo
     from libckpt._native import lib
 
-    from libckpt import _load
+    from libckpt import _newest
 
     for code, passed in (
         (-errno.EACCES, False),
@@ -335,11 +335,11 @@ def test_a_manifest_that_cannot_be_read_now_is_not_passed_over() -> None:
         (lib.CKPT_EINTEGRITY, True),
     ):
         info = StepInfo(7, 1, "broken", 0, 0.0, 1, False, "so", code, passed_over=True)
-        error = _load._reason_to_pass(info)
+        error = _newest._reason_to_pass(info)
         assert error is not None
         assert error.step == 7
-        assert _load.is_unreadable(error) is passed
-        assert _load._reason_to_pass(info._replace(passed_over=False)) is None
+        assert _newest.is_unreadable(error) is passed
+        assert _newest._reason_to_pass(info._replace(passed_over=False)) is None
 
 
 def test_what_is_going_is_not_the_latest(written: Training, store: Path) -> None:

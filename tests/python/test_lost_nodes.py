@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from libckpt._engine import Options
 from libckpt._native import lib
+from libckpt._options import Options
 from ranks import together
 from test_remote import committed
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import libckpt
-from libckpt import _load
+from libckpt import _newest
 
 
 def _value(step: int, rank: int) -> float:
@@ -164,12 +164,12 @@ def _asks(
 
         return step, read(SimpleNamespace(step=step, read=fail, **reader))
 
-    monkeypatch.setattr(_load, "_read_common", answer)
+    monkeypatch.setattr(_newest, "_read_common", answer)
     engine: Any = SimpleNamespace(
         path="/nvme/run", rank=1, options=Options(node_store=True, **options)
     )
     try:
-        taken, _ = _load._read_agreed(engine, lambda reader: reader.read(reader))
+        taken, _ = _newest._read_agreed(engine, lambda reader: reader.read(reader))
     except libckpt.CheckpointError as error:
         return error, answers
     return taken, answers

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import own_threads
-from libckpt._engine import aside as _engine_aside
+from libckpt._waiting import aside as _engine_aside
 from node_rig import TWO, on_node, rank_of
 from ranks import together
 from sample import some
@@ -24,12 +24,18 @@ from waiting import finished, until
 import libckpt
 from libckpt import (
     _barrier,
+    _calls,
+    _catalog,
     _checkpointer,
     _core,
     _engine,
     _exchange,
     _kvstore,
+    _log,
+    _membership,
+    _options,
     _service,
+    _waiting,
 )
 
 #: seconds: nobody waits for so long
@@ -441,8 +447,8 @@ def test_what_others_say_ends_a_call_that_does_not_end_by_itself(
 ) -> None:
     looked, told, undone = threading.Event(), threading.Event(), threading.Event()
     kept: list[int] = []
-    monkeypatch.setattr(_engine, "_LOOK", 0.01)
-    monkeypatch.setattr(_engine, "_LEAVE", PATIENT if ends else 0.1)
+    monkeypatch.setattr(_waiting, "_LOOK", 0.01)
+    monkeypatch.setattr(_waiting, "_LEAVE", PATIENT if ends else 0.1)
 
     def call() -> int:
         until((looked if ends else told).is_set)
@@ -499,7 +505,10 @@ class Interrupter:
 
 FILES = {
     module.__file__
-    for module in (_checkpointer, _core, _engine, _exchange, _barrier, _service, _kvstore)
+    for module in (
+        *(_checkpointer, _core, _engine, _calls, _catalog, _log, _options, _waiting),
+        *(_exchange, _membership, _barrier, _service, _kvstore),
+    )
 }
 
 
@@ -528,7 +537,7 @@ def test_ctrl_c_leaves_no_engine_open(
 ) -> None:
     """As of one rank of a job whose nodes have stores: its engine is opened by another thread."""
     if nodes:
-        ranks = _exchange.Ranks(0, 1, "", None)
+        ranks = _membership.Membership(0, 1, "", None)
         monkeypatch.setattr(_exchange, "join", lambda *_, **__: ranks)
     # Those of tests before this one may end meanwhile.
     kept = Counter(own_threads())

@@ -179,7 +179,8 @@ def test_generators_in_the_state_go_on_in_place(opened: Any) -> None:
 
 
 def names_of(store: Path, step: int = 1) -> list[str]:
-    from libckpt._engine import Engine, Options
+    from libckpt._engine import Engine
+    from libckpt._options import Options
     from libckpt._reader import Reader
 
     engine = Engine(str(store), Options(read_only=True), log_thread=False)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from libckpt._engine import check, ffi, lib, new_struct
+from libckpt._calls import check, new_struct
+from libckpt._engine import ffi, lib
 from safetensors.numpy import load_file
 from sample import some
 from waiting import finished

@@ -8,8 +8,9 @@ Checkpoints of training state, durable and verified, written behind the training
             ckpt.step(step + 1)
 """
 
+from ._calls import VERSION
+from ._catalog import StepInfo
 from ._checkpointer import Checkpointer
-from ._engine import VERSION, StepInfo
 from ._errors import (
     AbortedError,
     AuthError,
@@ -44,8 +45,8 @@ from ._errors import (
     WaitTimeoutError,
 )
 from ._load import list_steps, load
+from ._per_rank import PerRank
 from ._preempt import Preempted
-from ._ranks import PerRank
 from ._rehearse import Rehearsed, rehearse
 from ._save import Progress, Save, SaveInfo
 

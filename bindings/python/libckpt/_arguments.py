@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from . import _errors as errors
-from ._load import remote_name
 from ._preflight import check_values
 from ._save import Progress, callback
 from ._sharded import refuse_sharded
 from ._state_kinds import check_state
+from ._store_names import remote_name
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from ._paths import Path, path_text
+from ._json_nodes import Path, path_text
 
 
 def is_of_user(error: BaseException) -> bool:

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from . import _errors as errors
-from ._engine import error_class, logger
+from ._calls import error_class
 from ._kvstore import PATIENCE, Group, Table, first_line
+from ._log import logger
 from ._native import lib
 from ._nodes import Place, Refusal, peers_by_node, refusal
 

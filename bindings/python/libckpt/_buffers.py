@@ -32,7 +32,7 @@ from ._alike import Groups
 from ._dtypes import U8
 from ._errors import UnsupportedStateError
 from ._holders import Holders, ModuleHolders
-from ._json_values import Json
+from ._json_nodes import Json
 from ._layout import is_dtensor
 from ._modules import buffer_slots
 from ._native import ffi, lib

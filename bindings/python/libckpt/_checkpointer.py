@@ -30,14 +30,17 @@ from ._arguments import (
     seconds,
     ways,
 )
+from ._calls import check
 from ._core import Core, forgotten
 from ._differences import patterns_of
-from ._engine import Engine, Options, check, logger
+from ._engine import Engine
 from ._existing import ExistingSave
 from ._fence import Fences
-from ._json_values import Path
-from ._load import Step, check_step, read_newest, store_path
+from ._json_nodes import Path
+from ._log import logger
 from ._native import lib
+from ._newest import read_newest
+from ._options import Options
 from ._preempt import Preempted, Preemption, make_group, signals_of
 from ._preflight import Looks, check_early
 from ._ranks import Ranks
@@ -48,6 +51,7 @@ from ._snapshot import Snapshot
 from ._stages import Told, told_by
 from ._state import SMALL_BYTES, Planner
 from ._state_kinds import check_state
+from ._store_names import Step, check_step, store_path
 from ._twice import explained
 
 #: With on_error="warn", so many saves that fail one after the other raise.

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from . import _errors as errors
 from ._call_guard import apart
-from ._engine import Engine, logger, text
+from ._calls import text
+from ._engine import Engine
+from ._log import logger
 from ._native import lib
 from ._twice import note_open
 

@@ -13,16 +13,11 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from . import _subclasses
 from ._asking import calling, is_of_user
 from ._errors import FormatError, UnsupportedError
-from ._json_values import (
-    BIT_GENERATORS,
-    FACTORIES,
-    SPECIAL_TAGS,
-    Json,
-    base64_of,
-    tag_of,
-)
+from ._json_nodes import SPECIAL_TAGS, Json, tag_of
+from ._json_values import BIT_GENERATORS, FACTORIES, base64_of
 
 if TYPE_CHECKING:
     import random
@@ -73,7 +68,7 @@ class Decoder:
             if tag == "$pickle":
                 self._check_pickle()
             elif tag in ("$wrapper", "$spread"):
-                _subclasses().check(tag, node[tag])
+                _subclasses.check(tag, node[tag])
             elif tag is not None and tag not in _DECODERS and tag not in SPECIAL_TAGS:
                 raise _not_known(tag)
             for item in node.values():
@@ -362,10 +357,8 @@ def _decode_deque(dec: Decoder, node: list[Json]) -> Any:
     return collections.deque((dec._decode(item) for item in node[1:]), maxlen=node[0])
 
 
-def _subclasses() -> Any:
-    from . import _subclasses as found
-
-    return found
+def _refuse_spread(_: Decoder, node: Json) -> Any:
+    raise _subclasses.only_there(node)
 
 
 _DECODERS: dict[str, Callable[[Decoder, Json], Any]] = {
@@ -401,8 +394,8 @@ _DECODERS: dict[str, Callable[[Decoder, Json], Any]] = {
     "$torch.Size": _decode_torch_size,
     "$torch.Generator": _decode_torch_generator,
     "$tensor": lambda dec, node: dec.tensor(node),
-    "$wrapper": lambda dec, node: _subclasses().decode(dec, node),
-    "$spread": lambda dec, node: _subclasses().decode_spread(dec, node),
+    "$wrapper": lambda dec, node: _subclasses.decode(dec.decode, node),
+    "$spread": _refuse_spread,
     "$json": lambda dec, node: dec.decode(json.loads(node)),
     "$pickle": lambda dec, node: dec.pickle(node),
 }

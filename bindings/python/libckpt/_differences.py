@@ -13,9 +13,9 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ._engine import logger
 from ._errors import CheckpointWarning, MismatchError
-from ._json_values import Path, path_text
+from ._json_nodes import Path, path_text
+from ._log import logger
 
 #: Problems of one kind that a message lists; the rest is counted.
 _LISTED = 10

@@ -14,51 +14,24 @@ import os
 import pathlib
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import _errors as errors
 from ._barrier import Opening, Pause, failure, late_error, tell, words
-from ._engine import Engine, Options, logger
+from ._engine import Engine
 from ._import import bring_all, same_remote
 from ._kvstore import Group, Table, connect, find_group, first_line
-from ._load import store_path
-from ._name_check import Names
+from ._log import logger
+from ._membership import Membership
 from ._native import lib
 from ._nodes import place_of
+from ._options import Options
 from ._service import Service
 from ._stages import Told, tell_apart
-from ._takers import Takers
+from ._store_names import store_path
 
 #: So often each path was opened by all ranks, by what its keys begin with; the same in every rank.
 _opened: collections.Counter[str] = collections.Counter()
-
-
-class Ranks(NamedTuple):
-    """How an engine is opened as one of several. No service: they talk by files."""
-
-    rank: int
-    world: int
-    session: str
-    service: Service | None
-    opening: Opening | None = None
-    #: of them, those on this node; 0: not known
-    node_ranks: int = 0
-    #: those whose store this one is, where every node has one; empty: all
-    peers: tuple[int, ...] = ()
-    #: there, a node has one already
-    made: bool = True
-
-    def names(self) -> Names | None:
-        """What they mean by their names, where no rank can read what all have described."""
-        if self.opening is None or len(self.peers) in (0, self.world):
-            return None
-        return Names(self.opening.table, self.opening.prefix, self.rank)
-
-    def takers(self) -> Takers | None:
-        """Those that resume; None: what one of them has, none of another node can."""
-        if self.opening is None or self.peers:
-            return None
-        return Takers(self.opening.table, self.opening.prefix, self.rank, self.world)
 
 
 #: more than a job can have
@@ -71,7 +44,7 @@ def node_ranks() -> int:
     return min(int(said), _WORLD_MAX) if said.isdecimal() else 0
 
 
-def join(path: str, distributed: bool | None, options: Options) -> Ranks | None:
+def join(path: str, distributed: bool | None, options: Options) -> Membership | None:
     """All ranks of the job, which must call this alike; None: this process is alone."""
     group = find_group(distributed)
     if group is None:
@@ -84,7 +57,7 @@ def join(path: str, distributed: bool | None, options: Options) -> Ranks | None:
 
 def join_group(
     path: str, group: Group, timeout: float, *, also: str = "", remote: str = ""
-) -> Ranks:
+) -> Membership:
     """
     The ranks of a group, which must call this alike. `also`: where else one may have said that it
     does not come. `remote`: where what this one commits goes on to.
@@ -99,12 +72,12 @@ def join_group(
             logger.info("%s: the ranks tell each other by files in the store", path)
         opening = way.opening(session)
         service = None if table is None else Service(table, path)
-        return Ranks(group.rank, group.world, session, service, opening, node_ranks())
+        return Membership(group.rank, group.world, session, service, opening, node_ranks())
 
 
 def join_nodes(
     path: str, group: Group, timeout: float, *, remote: str = "", lost_nodes: bool = False
-) -> Ranks:
+) -> Membership:
     """The ranks of a group, each with the store of its node, wherever that is there."""
     with _coming(group, _nodes_prefix(group), path, timeout) as way:
         table = way.connect()
@@ -117,7 +90,7 @@ def join_nodes(
             assert table is not None
             service = Service(table, path)
             rank, world, near = group.rank, group.world, len(peers)
-            return Ranks(rank, world, session, service, opening, near, peers, made)
+            return Membership(rank, world, session, service, opening, near, peers, made)
     raise opening.refused(wrong)  # on all ranks
 
 
@@ -141,7 +114,7 @@ _NO_CONNECTION = (
 def _path_prefix(path: str, group: Group) -> str:
     name = os.path.abspath(path)
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
-    # Ranks that are of several groups have opened it more often than others.
+    # Membership that are of several groups have opened it more often than others.
     return _next_prefix(f"{digest}{group.name}")
 
 
@@ -177,7 +150,7 @@ def _past_over(table: Table, prefix: str) -> str:
 def open_all(
     path: str,
     options: Options,
-    ranks: Ranks | None,
+    ranks: Membership | None,
     opened: list[Engine] | None = None,
     names: Callable[[], Told | None] | None = None,
 ) -> Engine:

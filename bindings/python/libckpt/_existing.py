@@ -7,8 +7,10 @@ import threading
 import time
 
 from . import _errors as errors
-from ._engine import Engine, Options, error_class
+from ._calls import error_class
+from ._engine import Engine
 from ._native import lib
+from ._options import Options
 from ._save import Save, SaveInfo, _seconds_or_none, level_number
 from ._waiting import wait_until
 

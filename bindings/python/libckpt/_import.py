@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from . import _errors as errors
 from ._barrier import Opening, late_error
-from ._engine import Options, aside, bring, logger
 from ._kvstore import first_line
+from ._log import logger
+from ._membership import Membership
 from ._native import lib
 from ._nodes import different_remotes
-
-if TYPE_CHECKING:
-    from ._exchange import Ranks
+from ._options import Options, bring
+from ._waiting import aside
 
 
 def same_remote(path: str, remotes: list[str]) -> None:
@@ -28,7 +27,7 @@ def same_remote(path: str, remotes: list[str]) -> None:
             raise ValueError(f"{path}: {different_remotes(remotes[0], rank, remote)}")
 
 
-def bring_all(path: str, options: Options, ranks: Ranks) -> None:
+def bring_all(path: str, options: Options, ranks: Membership) -> None:
     """
     All ranks call this alike. It takes as long as what is brought does; a rank that brings, and
     rank 0, show that they live.

@@ -35,7 +35,6 @@ from __future__ import annotations
 import binascii
 import collections
 import io
-import json
 import math
 import struct
 import sys
@@ -43,18 +42,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from ._errors import UnsupportedStateError
+from ._json_nodes import NESTING_MAX, Json, Path, dump, path_text
 from ._layout import is_spread
-from ._paths import Path, path_name, path_text
+from ._subclasses import encode as encode_wrapped
+from ._subclasses import wraps
 
-__all__ = ["Path", "path_name", "path_text"]  # and what is defined here
-
-Json = Any
 #: Levels of JSON below which a value is wrapped up as a string; the index allows 32.
 _DEPTH_MAX = 24
-#: Version of the Python state in an index.
-PYTHON_VERSION = 1
-#: Levels of Python containers.
-NESTING_MAX = 100
 #: Bytes from which on a bytes object is stored as a tensor.
 _INLINE_MAX = 4096
 
@@ -442,9 +436,7 @@ def _encode_torch(enc: Encoder, value: Any, path: Path) -> Json:
     import torch
 
     if isinstance(value, torch.Tensor):
-        from ._subclasses import encode, wraps
-
-        return encode(enc, value, path) if wraps(value) else enc.put_tensor(value, path)
+        return encode_wrapped(enc, value, path) if wraps(value) else enc.put_tensor(value, path)
     if isinstance(value, torch.Size):
         return {"$torch.Size": list(value)}
     if isinstance(value, torch.dtype):
@@ -485,21 +477,3 @@ def _encode_bits(enc: Encoder, bits: Any, path: Path) -> Json:
     if name not in BIT_GENERATORS:
         raise unsupported(bits, path)
     return {"$np.random": [name, enc.encode(bits.state, path, 3)]}
-
-
-def dump(node: Json) -> str:
-    """JSON text, always the same for the same node."""
-    return json.dumps(node, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-#: What stands for an object in a state: see _state.py.
-SPECIAL_TAGS = ("$module", "$optimizer", "$object")
-
-
-def tag_of(node: dict[str, Json]) -> str | None:
-    """The tag of a typed node; None for a plain dict."""
-    if len(node) == 1:
-        tag = next(iter(node))
-        if tag[:1] == "$":
-            return tag
-    return None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ._json_values import Json
+from ._json_nodes import Json
 from ._layout import is_spread
 from ._reader import Memory
 from ._tensors import describe

@@ -15,8 +15,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ._asking import asking
-from ._engine import logger
-from ._json_values import Path, path_text
+from ._json_nodes import Path, path_text
+from ._log import logger
 
 if TYPE_CHECKING:
     import torch

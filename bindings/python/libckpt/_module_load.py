@@ -14,7 +14,7 @@ from . import _dtypes
 from ._asking import asking
 from ._errors import MismatchError
 from ._into import kind_of
-from ._json_values import Json, Path, path_text
+from ._json_nodes import Json, Path, path_text
 from ._layout import is_spread, memory_of
 from ._modules import (
     buffer_slots,

@@ -10,7 +10,7 @@ from ._balance import Holdings
 from ._buffers import Buffer, buffers_that_may_differ
 from ._copies import Key, copies_of, empty_of, flags_of, key_of
 from ._holders import Holders, Meshes, ModuleHolders
-from ._json_values import Path
+from ._json_nodes import Path
 from ._layout import Copies, is_spread, memory_of
 from ._modules import (
     Shape,

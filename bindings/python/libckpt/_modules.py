@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import UnsupportedStateError
 from ._glance import same_items
-from ._json_values import Json, dump
+from ._json_nodes import Json, dump
 from ._layout import memory_of
 
 if TYPE_CHECKING:

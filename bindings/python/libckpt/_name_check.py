@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from . import _errors as errors
-from ._engine import logger
+from ._log import logger
 
 if TYPE_CHECKING:
     from ._kvstore import Table

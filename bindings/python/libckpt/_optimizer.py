@@ -25,7 +25,8 @@ from ._errors import UnsupportedStateError
 from ._fence import fences_of
 from ._glance import same_items
 from ._holders import Holders
-from ._json_values import Encoder, Json, Path, dump, path_name, path_text
+from ._json_nodes import Json, Path, dump, path_name, path_text
+from ._json_values import Encoder
 from ._layout import is_dtensor, is_part_like, is_spread
 from ._modules import strip_wrappers
 from ._ranks import Ranks

@@ -14,7 +14,7 @@ from . import _dtypes
 from ._asking import asking
 from ._errors import FormatError, MismatchError, UnsupportedStateError
 from ._into import into, is_tensor, kind_of, same_bits
-from ._json_values import Json, Path, path_name, path_text
+from ._json_nodes import Json, Path, path_name, path_text
 from ._layout import is_dtensor, is_part_like, is_spread, memory_of
 from ._modules import strip_wrappers
 from ._optimizer import (

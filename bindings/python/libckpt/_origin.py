@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ._buffers import said_of
 from ._errors import MismatchError
-from ._json_values import Json
+from ._json_nodes import Json
 from ._reader import Reader
 
 #: Problems of one kind that a message lists; the rest is counted.

@@ -15,11 +15,13 @@ import sys
 from typing import Any, NamedTuple
 
 from ._buffers import said_of
-from ._engine import Engine, logger
+from ._engine import Engine
 from ._into import is_tensor, same_bits
-from ._json_values import Json, Path, path_text, tag_of
+from ._json_nodes import Json, Path, path_text, tag_of
+from ._log import logger
 from ._origin import Origin
-from ._ranks import PerRank, is_own
+from ._per_rank import PerRank
+from ._ranks import is_own
 from ._reader import Memory, Reader, Stored
 from ._slices import reading
 

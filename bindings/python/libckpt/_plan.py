@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ._json_values import Json, Path, path_text, tag_of
+from ._json_nodes import Json, Path, path_text, tag_of
 from ._restore import _has_special, _Live
 from ._structure import is_open
-from ._subclasses import Places, is_wrapped
+from ._subclass_places import Places
+from ._subclasses import is_wrapped
 from ._throwaway import Copier, UntriedError
 from ._trial import Trial, TrialReader
 

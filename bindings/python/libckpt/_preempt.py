@@ -17,7 +17,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any
 
-from ._engine import logger
+from ._log import logger
 
 __all__ = ["EXIT_CODE", "Preempted", "Preemption", "make_group", "signals_of"]
 

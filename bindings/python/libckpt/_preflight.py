@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ._json_values import Encoder, Json, Path, path_name, path_text
+from ._json_nodes import Json, Path, path_name, path_text
+from ._json_values import Encoder
 from ._loaders import is_loader
 from ._modules import (
     has_own_say,
@@ -26,7 +27,7 @@ from ._modules import (
     walk,
 )
 from ._optimizer import name_parameters
-from ._ranks import PerRank
+from ._per_rank import PerRank
 from ._rng import keep
 from ._state import Planner
 from ._state_kinds import (

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes, _gpus
 from ._buffers import said_of
-from ._engine import (
-    Engine,
-    check,
-    error_of,
-    last_error,
-    new_struct,
-    raise_last,
-    text,
-    wait_sliced,
-)
+from ._calls import check, error_of, last_error, new_struct, raise_last, text
+from ._engine import Engine
 from ._errors import (
     FormatError,
     OtherNodeError,
@@ -28,7 +20,7 @@ from ._errors import (
     UnsupportedStateError,
     VersionError,
 )
-from ._json_values import PYTHON_VERSION, Json, tag_of
+from ._json_nodes import PYTHON_VERSION, Json, tag_of
 from ._layout import is_spread
 from ._native import ffi, lib
 from ._optimizer import expand_state, state_tensor_name
@@ -36,6 +28,7 @@ from ._ranks import own_prefix
 from ._save import Progress, report
 from ._subclasses import empty_like
 from ._tensors import Described, describe, describe_array, describe_bytes
+from ._waiting import wait_sliced
 
 if TYPE_CHECKING:
     import torch

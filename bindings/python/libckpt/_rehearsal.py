@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _errors as errors
 from ._call_guard import Helper
-from ._engine import Engine, logger
+from ._engine import Engine
 from ._gpus import CPU
-from ._load import is_unreadable
+from ._log import logger
 from ._native import lib
+from ._newest import is_unreadable
 from ._plan import Plan
 from ._reader import Reader
 from ._room import memory_left

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from . import _errors as errors
 from ._arguments import patterns
 from ._checkpointer import Checkpointer
-from ._engine import logger
 from ._equality import differences, hollow_in, same_piece
 from ._exchange import node_ranks, refuse
 from ._gathering import Rendezvous
 from ._into import is_tensor
-from ._json_values import path_text
-from ._load import store_path
+from ._json_nodes import path_text
+from ._log import logger
 from ._modules import buffers_of_first
 from ._rng import keep
 from ._room import check_room
 from ._slices import Piece, Slices, reading
 from ._state_kinds import check_state, find_specials, is_module
+from ._store_names import store_path
 from ._throwaway import Copier
 from ._trial import Load, Trial, TrialReader
 

@@ -20,7 +20,6 @@ from ._asking import asking, is_of_user, placed
 from ._buffers import layout_of, said_of
 from ._decoder import Decoder
 from ._differences import Differences, Where, keeps_new_keys
-from ._engine import logger
 from ._errors import (
     CheckpointError,
     CheckpointWarning,
@@ -39,19 +38,22 @@ from ._into import (
     kind_of,
     same_bits,
 )
-from ._json_values import SPECIAL_TAGS, Json, Path, path_name, path_text, tag_of
+from ._json_nodes import SPECIAL_TAGS, Json, Path, path_name, path_text, tag_of
 from ._live_parts import must_be_asked, want_part
 from ._loaders import begin, generator_of, is_loader
+from ._log import logger
 from ._module_load import ModuleLoad
 from ._modules import parameter_names, reshard, unwrap
 from ._optimizer_load import OptimizerLoad
 from ._origin import LISTED, Origin, check_world
 from ._others import differing
-from ._ranks import PerRank, is_own
+from ._per_rank import PerRank
+from ._ranks import is_own
 from ._reader import Memory, Reader, Stored, references
 from ._save import Progress
 from ._state_kinds import Special, find_specials, is_optimizer, is_stateful, specials_in
-from ._subclasses import Places, empty_like, is_wrapped, wraps
+from ._subclass_places import Places
+from ._subclasses import empty_like, is_wrapped, wraps
 from ._takers import Taken, Takers
 from ._tensors import (
     check_place,

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ._decoder import Decoder, decode_legacy, decode_random
-from ._engine import logger
 from ._into import is_tensor
-from ._json_values import Encoder, Json, Path, encode_legacy, encode_random
+from ._json_nodes import Json, Path
+from ._json_values import Encoder, encode_legacy, encode_random
+from ._log import logger
 
 #: The names of their tensors begin with it. No key of a user's state is in the way, because names
 #: that are taken get a number.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _errors as errors
 from ._into import is_module, is_tensor
-from ._json_values import NESTING_MAX
+from ._json_nodes import NESTING_MAX
 from ._layout import memory_of
 from ._modules import has_own_say
 from ._state_kinds import is_optimizer

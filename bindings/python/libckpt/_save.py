@@ -16,20 +16,13 @@ from typing import Any, NamedTuple, NoReturn
 from . import _errors as errors
 from . import _gpus
 from ._behind import Behind
-from ._engine import (
-    Engine,
-    check,
-    error_of,
-    has_failed,
-    last_error,
-    logger,
-    new_struct,
-    raise_last,
-    wait_sliced,
-)
+from ._calls import check, error_of, has_failed, last_error, new_struct, raise_last
+from ._engine import Engine
+from ._log import logger
 from ._name_check import Compared
 from ._native import ffi, lib
 from ._snapshot import Snapshot
+from ._waiting import wait_sliced
 
 _LEVELS = {
     "staged": lib.CKPT_LEVEL_STAGED,

@@ -9,8 +9,9 @@ import time
 from typing import Any
 
 from ._call_guard import Helper
-from ._engine import check, logger, new_struct
+from ._calls import check, new_struct
 from ._kvstore import Table, first_line
+from ._log import logger
 from ._native import ffi, lib
 
 #: A connection that broke is made anew, but not more often than this.

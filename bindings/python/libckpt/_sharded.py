@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ._errors import UnsupportedStateError
-from ._json_values import path_text
+from ._json_nodes import path_text
 from ._state_kinds import find_objects, is_module, is_optimizer
 
 

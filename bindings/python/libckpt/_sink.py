@@ -12,7 +12,7 @@ from ._balance import Held, Holdings
 from ._buffers import NONE, Buffer, Own
 from ._copies import Key, Shared, copies_of, describe_empty, flags_of, key_of, shared_of
 from ._holders import Holders
-from ._json_values import Json, Path, path_name, path_text
+from ._json_nodes import Json, Path, path_name, path_text
 from ._layout import is_spread
 from ._ranks import Ranks, is_turn
 from ._state_kinds import name_clash

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ._dtypes import item_bytes
-from ._engine import Engine, Options
+from ._engine import Engine
 from ._errors import StepNotFoundError
 from ._native import ffi
+from ._options import Options
 from ._reader import Reader
 from ._tensors import Described
 

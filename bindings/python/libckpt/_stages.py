@@ -23,12 +23,12 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._engine import logger
 from ._errors import MismatchError
 from ._holders import Meshes, ModuleHolders
 from ._into import is_tensor
-from ._json_values import NESTING_MAX, Path, path_name
+from ._json_nodes import NESTING_MAX, Path, path_name
 from ._layout import is_spread, memory_of
+from ._log import logger
 from ._modules import has_own_say, is_extra_state, reshard, walk
 from ._state_kinds import (
     Special,

@@ -20,11 +20,11 @@ from ._behind import Behind
 from ._buffers import Own, OwnBuffers
 from ._copies import Shared, copies_of, empty_of, flags_of, shared_of
 from ._dtypes import name_of
-from ._engine import logger
 from ._errors import CheckpointWarning
 from ._holders import Meshes
-from ._json_values import Path, path_text
+from ._json_nodes import Path, path_text
 from ._layout import memory_of
+from ._log import logger
 from ._module_source import Modules
 from ._optimizer import OptimizerSource, owned_by
 from ._ranks import Near, Ranks, Shares, settle

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ._errors import UnsupportedStateError
-from ._json_values import NESTING_MAX, Path, path_name, path_text
+from ._json_nodes import NESTING_MAX, Path, path_name, path_text
 
 
 class Special(NamedTuple):

@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING, Any
 from . import _rng
 from ._asking import asking
 from ._buffers import Own
-from ._engine import VERSION
+from ._calls import VERSION
 from ._errors import UnsupportedStateError
 from ._holders import Holders, ModuleHolders
 from ._into import same_bits
-from ._json_values import PYTHON_VERSION, Encoder, Json, Path, dump, path_text
+from ._json_nodes import PYTHON_VERSION, Json, Path, dump, path_text
+from ._json_values import Encoder
 from ._layout import memory_of
 from ._loaders import epochs_of, generator_of
 from ._module_source import Modules
-from ._modules import module_text, own_memory, places_of_first, plain_keys, reshard, unwrap
+from ._modules import (
+    module_text,
+    own_memory,
+    places_of_first,
+    plain_keys,
+    reshard,
+    unwrap,
+)
 from ._ranks import Ranks
 from ._sink import Sink
 from ._state_kinds import (
@@ -41,7 +49,6 @@ if TYPE_CHECKING:
 
 #: Bytes of the JSON of a rank, at most.
 META_MAX = 64 << 20
-
 
 _TOKEN = re.compile(r'"\\u0000(\d+)"')
 

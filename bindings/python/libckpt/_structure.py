@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ._into import is_tensor
-from ._json_values import NESTING_MAX
+from ._json_nodes import NESTING_MAX
 from ._modules import walk
 from ._state_kinds import is_module, is_optimizer
 

@@ -17,20 +17,30 @@ import functools
 import json
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from . import _dtypes
 from ._asking import asking, calling
-from ._decoder import Decoder
 from ._errors import UnsupportedError, UnsupportedStateError
-from ._json_values import SPECIAL_TAGS, Encoder, Json, Path, path_text, tag_of
+from ._json_nodes import SPECIAL_TAGS, Json, Path, path_text, tag_of
 from ._layout import dtensor_memory, is_dtensor, is_spread, memory_of
 from ._ranks import is_own
 
 if TYPE_CHECKING:
     import torch
 
-    from ._reader import Stored
+
+class Encoder(Protocol):
+    """As much as is needed of _json_values.Encoder."""
+
+    #: what is encoded is handed to an object's load_state_dict()
+    handed: bool
+
+    def encode(self, value: Any, path: Path, depth: int = 0) -> Json:
+        """The JSON for a value."""
+
+    def put_tensor(self, value: Any, path: Path, *, own: bool = False) -> Json:
+        """The node of a plain tensor."""
+
 
 #: Tags of such tensors.
 WRAPPED = ("$wrapper", "$spread")
@@ -71,7 +81,7 @@ def wrapped_class(node: Json) -> str:
     return f"a {local['class']} {local['size']}"
 
 
-def _name_of(value: Any) -> str:
+def class_text(value: Any) -> str:
     return f"{type(value).__module__}:{type(value).__qualname__}"
 
 
@@ -82,9 +92,9 @@ def encode(enc: Encoder, value: Any, path: Path, *, own: bool = False) -> Json:
     local = dtensor_memory(value)
     if enc.handed:
         raise UnsupportedStateError(
-            f"{path_text(path)} is a DTensor of {_name_of(local)}, which wraps tensors: it can be "
-            "put back only where it is, and not be handed to load_state_dict(): put the module or "
-            "the optimizer itself into the state, or a plain tensor in its place"
+            f"{path_text(path)} is a DTensor of {class_text(local)}, which wraps tensors: it can "
+            "be put back only where it is, and not be handed to load_state_dict(): put the module "
+            "or the optimizer itself into the state, or a plain tensor in its place"
         )
     return {
         "$spread": {
@@ -108,7 +118,7 @@ def owns_in(node: Json) -> dict[str, str]:
 
 
 def _encode_local(enc: Encoder, value: Any, path: Path, *, own: bool) -> Json:
-    names, context, parts = _flatten(value, path)
+    names, context, parts = flatten(value, path)
     _check_class(value, path)
     inner: dict[str, Json] = {}
     for name, part in zip(names, parts, strict=True):
@@ -117,13 +127,13 @@ def _encode_local(enc: Encoder, value: Any, path: Path, *, own: bool) -> Json:
             inner[name] = _encode_local(enc, part, where, own=own)
         else:
             inner[name] = enc.put_tensor(part, where, own=own)
-    node: dict[str, Json] = {"class": _name_of(value), "size": list(value.shape)}
+    node: dict[str, Json] = {"class": class_text(value), "size": list(value.shape)}
     node["stride"] = list(value.stride())
     node["context"] = _encode_context(enc, value, context, path)
     return {"$wrapper": {**node, "inner": inner}}
 
 
-def _flatten(value: Any, where: Path | str) -> tuple[list[str], Any, list[Any]]:
+def flatten(value: Any, where: Path | str) -> tuple[list[str], Any, list[Any]]:
     """What it says of itself: the names of what it wraps, something beside, and what it wraps."""
     with asking(where, "__tensor_flatten__"):
         names, context = value.__tensor_flatten__()
@@ -132,19 +142,20 @@ def _flatten(value: Any, where: Path | str) -> tuple[list[str], Any, list[Any]]:
 
 def _check_class(value: Any, path: Path) -> None:
     try:
-        found = class_of(_name_of(value))
+        found = class_of(class_text(value))
     except UnsupportedError:
         found = None
     if found is not type(value):
         raise UnsupportedStateError(
-            f"{path_text(path)} is a {_name_of(value)}, which wraps tensors, and no class is found "
-            "by this name, so that it could not be made again: define it at the top of its module"
+            f"{path_text(path)} is a {class_text(value)}, which wraps tensors, and no class is "
+            "found by this name, so that it could not be made again: define it at the top of its "
+            "module"
         )
 
 
 def _encode_context(enc: Encoder, value: Any, context: Any, path: Path) -> Json:
     """It is needed before anything is read, and nothing can be put into its place."""
-    what = f"{path_text(path)} is a {_name_of(value)}, which wraps tensors, and what its "
+    what = f"{path_text(path)} is a {class_text(value)}, which wraps tensors, and what its "
     what += "__tensor_flatten__() says of it beside them"
     try:
         node = enc.encode(context, (path, "context"), 12)
@@ -169,7 +180,7 @@ def _is_plain(node: Json) -> bool:
     return tag not in ("$tensor", *WRAPPED, *SPECIAL_TAGS) and all(map(_is_plain, node.values()))
 
 
-def _box(part: torch.Tensor, of: Any) -> Any:
+def spread_like(part: torch.Tensor, of: Any) -> Any:
     """A part as that box of the whole which `of` holds."""
     from torch.distributed.tensor import DTensor
 
@@ -192,7 +203,7 @@ def empty_like(value: Any, dtype: Any) -> Any:
     # What the class itself would make wraps memory as well.
     here = memory_of(value)
     fresh = torch.empty(here.shape, dtype=dtype, device=here.device)
-    return _box(fresh, value) if is_dtensor(value) else fresh
+    return spread_like(fresh, value) if is_dtensor(value) else fresh
 
 
 def class_of(name: str) -> Any:
@@ -216,7 +227,7 @@ def class_of(name: str) -> Any:
     return found
 
 
-def _made(node: dict[str, Json], inner: dict[str, Any], context: Any, where: str) -> Any:
+def unflatten(node: dict[str, Json], inner: dict[str, Any], context: Any, where: str) -> Any:
     import torch
 
     kind = class_of(node["class"])
@@ -231,179 +242,22 @@ def _made(node: dict[str, Json], inner: dict[str, Any], context: Any, where: str
 def check(tag: str, node: Json) -> None:
     """Raises for what decode() and decode_spread() could not make."""
     if tag == "$spread":
-        raise _only_there(node)
+        raise only_there(node)
     if type(node["class"]) is not str:
         raise TypeError(f"a class {node['class']!r:.100}")
     class_of(node["class"])
 
 
-def decode(dec: Decoder, node: Json) -> Any:
+def decode(value_of: Callable[[Json], Any], node: Json) -> Any:
     """The tensor of a "$wrapper" node, out of inner ones that were read."""
-    inner = {name: dec.decode(part) for name, part in node["inner"].items()}
-    return _made(node, inner, dec.decode(node.get("context")), "a tensor of the checkpoint")
+    inner = {name: value_of(part) for name, part in node["inner"].items()}
+    return unflatten(node, inner, value_of(node.get("context")), "a tensor of the checkpoint")
 
 
-def decode_spread(_: Decoder, node: Json) -> Any:
+def only_there(node: Json) -> UnsupportedError:
     """What a DTensor wraps is no tensor without the ranks that hold it."""
-    raise _only_there(node)
-
-
-def _only_there(node: Json) -> UnsupportedError:
     return UnsupportedError(
         f"the checkpoint holds a {node['local']['$wrapper']['class']} of shape {node['whole']}, "
         "spread over ranks: resume() puts it back on the same mesh, where the state has one in its "
         "place, and it cannot be read otherwise"
     )
-
-
-class Places:
-    """Finds memory for such tensors of a live state."""
-
-    def __init__(
-        self,
-        stored: Callable[[object], Stored],
-        fits: Callable[[Stored, torch.Tensor, str], bool],
-        bind: Callable[[str, torch.Tensor], None],
-        problem: Callable[[str, str, str], bool],
-        *,
-        whole: bool,
-        allow_pickle: bool,
-    ) -> None:
-        self._stored = stored
-        self._fits = fits
-        self._bind = bind
-        self._problem = problem
-        #: this rank gets back what it had
-        self._whole = whole
-        self._allow_pickle = allow_pickle
-        #: what goes to memory of the live state, by where that is
-        self._homes: dict[int, str] = {}
-
-    def place(self, node: Json, old: Any, like: Any, path: Path, *, anew: bool = False) -> Any:
-        """
-        The live tensor, or another one: it is read to. `like` is what it belongs to. `anew`: where
-        the live one says something else of itself, another one may stand in its place.
-        """
-        where = path_text(path)
-        if "$wrapper" in node:
-            return self._local(node["$wrapper"], old, like, where, anew=anew)
-        node = node["$spread"]
-        of = old if is_dtensor(old) else like
-        now = _layout_of(of)
-        then = f"{node['whole']} on a mesh {node['mesh']} as {node['placements']}"
-        if now != then or not self._whole:
-            self._problem(
-                "changed",
-                f"{where} is {now}, and was {then}: what it wraps belongs to that mesh and number "
-                "of ranks, and comes back there only",
-                where,
-            )
-            return old
-        inner = dtensor_memory(old) if is_dtensor(old) and wraps(old) else None
-        local = self._local(node["local"]["$wrapper"], inner, like, where, anew=anew)
-        return old if local is inner else _box(local, of)
-
-    def _local(self, node: dict[str, Json], old: Any, like: Any, where: str, *, anew: bool) -> Any:
-        parts = node["inner"]
-        if wraps(old) and not is_spread(old):
-            says = self._other_context(node, old, where)
-            if says is None:
-                return self._in_place(node, old, like, where)
-            if not anew:
-                self._problem(
-                    "changed",
-                    f"{where}: what __tensor_flatten__() says of this {node['class']} is {says}",
-                    where,
-                )
-                return old
-        inner = {
-            name: self._part(part, None, like, f"{where}.{name}") for name, part in parts.items()
-        }
-        context = Decoder.plain(node.get("context"), allow_pickle=self._allow_pickle)
-        return _made(node, inner, context, where)
-
-    def _in_place(self, node: dict[str, Json], old: Any, like: Any, where: str) -> Any:
-        names, _, held = _flatten(old, where)
-        now = (_name_of(old), list(old.shape), set(names))
-        if now != (node["class"], node["size"], set(node["inner"])):
-            self._problem(
-                "changed",
-                f"{where} is a {_name_of(old)} {list(old.shape)}, and was a {node['class']} "
-                f"{node['size']}",
-                where,
-            )
-            return old
-        inner = dict(zip(names, held, strict=True))
-        for name, part in node["inner"].items():
-            self._part(part, inner[name], like, f"{where}.{name}")
-        return old
-
-    def _other_context(self, node: dict[str, Json], old: Any, where: str) -> str | None:
-        """What a live tensor, or one in it, says of itself where the stored one said otherwise."""
-        if _name_of(old) != node["class"] or list(old.shape) != node["size"]:
-            return None  # which is told as that
-        names, context, held = _flatten(old, where)
-        encoder = Encoder(_Nowhere(), allow_pickle=self._allow_pickle)
-        try:
-            now = _ordered(encoder.encode(context, None, 12))
-        except UnsupportedStateError:
-            now = repr(context)
-        then = _ordered(node.get("context"))
-        if now != then:
-            return f"{now:.100}, and was {then:.100}"
-        for name, inner in zip(names, held, strict=True):
-            part = node["inner"].get(name)
-            if is_wrapped(part) and wraps(inner) and not is_spread(inner):
-                found = self._other_context(part["$wrapper"], inner, f"{where}.{name}")
-                if found is not None:
-                    return found
-        return None
-
-    def _part(self, node: Json, old: Any, like: Any, where: str) -> Any:
-        if (old is not None) and (("$wrapper" in node) != wraps(old)):
-            self._problem(
-                "changed", f"{where} is a {_name_of(old)}, and was of another kind", where
-            )
-            return old
-        if "$wrapper" in node:
-            return self._local(node["$wrapper"], old, like, where, anew=False)
-        import torch
-
-        stored = self._stored(node["$tensor"])
-        if old is None:
-            dtype = _dtypes.torch_type(stored.dtype)
-            old = torch.empty(stored.shape, dtype=dtype, device=like.device)
-        if self._fits(stored, old, where):
-            if old.numel() and self._homes.setdefault(old.data_ptr(), stored.home) != stored.home:
-                self._problem("changed", f"{where} is one tensor with another, and was not", where)
-            else:
-                self._bind(stored.name, old)
-        return old
-
-
-def _ordered(node: Json) -> str:
-    """As text that does not tell in which order a dict got its keys."""
-    return json.dumps(node, sort_keys=True)
-
-
-class _Nowhere:
-    """A sink for values that are to hold no tensors."""
-
-    def put_tensor(self, value: Any, path: Path, *, own: bool = False) -> str:  # noqa: ARG002
-        """Refuses it."""
-        raise UnsupportedStateError(f"{path_text(path)} is a tensor")
-
-    def put_array(self, value: Any, path: Path) -> str:  # noqa: ARG002
-        """Refuses it."""
-        raise UnsupportedStateError(f"{path_text(path)} is an array")
-
-    def put_bytes(self, value: bytes, path: Path) -> str:  # noqa: ARG002
-        """Refuses them."""
-        raise UnsupportedStateError(f"{path_text(path)} is long")
-
-
-def _layout_of(value: Any) -> str:
-    if not is_dtensor(value):
-        return "on no mesh"
-    placements = [str(one) for one in value.placements]
-    return f"{list(value.shape)} on a mesh {list(value.device_mesh.shape)} as {placements}"

@@ -21,7 +21,7 @@ from ._decoder import Decoder
 from ._engine import Engine
 from ._errors import CheckpointError, FormatError
 from ._into import is_module, is_tensor
-from ._json_values import Json, Path, path_name, path_text, tag_of
+from ._json_nodes import Json, Path, path_name, path_text, tag_of
 from ._layout import is_spread
 from ._loaders import is_loader
 from ._modules import has_own_say, parameter_names, unwrap

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 
-from ._engine import logger
+from ._log import logger
 
 #: Of this node alone. That of temporary files may be one of all nodes, and all would look there
 #: again and again; and a child that is forked while a thread is in tempfile.gettempdir() could

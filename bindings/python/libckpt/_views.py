@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._decoder import Decoder
-from ._json_values import Json, Path, tag_of
+from ._json_nodes import Json, Path, tag_of
 from ._optimizer import expand_state, state_tensor_name
 from ._ranks import is_own
 

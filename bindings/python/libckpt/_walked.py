@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from ._alike import Alike, Group
     from ._balance import Held
-    from ._json_values import Json
+    from ._json_nodes import Json
     from ._module_source import Modules
     from ._optimizer import OptimizerSource
     from ._state_kinds import Special

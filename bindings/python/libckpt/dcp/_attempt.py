@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from .. import _errors as errors
-from .._engine import Engine, check, last_error, logger, new_struct
+from .._calls import check, last_error, new_struct
+from .._engine import Engine
+from .._log import logger
 from .._native import ffi, lib
 from .._save import Save
 from .._snapshot import Snapshot

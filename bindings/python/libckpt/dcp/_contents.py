@@ -24,9 +24,10 @@ from torch.distributed.checkpoint import DefaultSavePlanner, SavePlan, SavePlann
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from .._behind import Behind
-from .._engine import VERSION
+from .._calls import VERSION
 from .._errors import UnsupportedStateError
-from .._json_values import Encoder, Json, Path, dump
+from .._json_nodes import Json, Path, dump
+from .._json_values import Encoder
 from .._ranks import Ranks
 from .._snapshot import Snapshot
 from .._state_writer import META_MAX

@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.planner import WriteItem
 
 from .. import _dtypes
 from .._errors import UnsupportedStateError
-from .._json_values import Json
+from .._json_nodes import Json
 from .._layout import is_dtensor
 
 _KEY_BYTES = 16

@@ -17,12 +17,14 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _errors as errors
-from .._engine import Engine, Options, logger
+from .._engine import Engine
 from .._exchange import join, join_group, join_nodes, open_all
 from .._kvstore import Group, find_group
-from .._load import store_path
+from .._log import logger
 from .._native import lib
+from .._options import Options
 from .._reader import Reader
+from .._store_names import store_path
 from .._waiting import wait_until
 from ._rendezvous import Rendezvous
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .._errors import UnsupportedStateError
-from .._json_values import Path, path_name, path_text
+from .._json_nodes import Path, path_name, path_text
 from .._layout import is_spread
 from .._ranks import Ranks
 from .._tensors import (

@@ -29,10 +29,10 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from .. import _dtypes
+from .._calls import VERSION
 from .._decoder import Decoder
-from .._engine import VERSION
 from .._errors import FormatError, VersionError
-from .._json_values import Json, tag_of
+from .._json_nodes import Json, tag_of
 from .._modules import strip_wrappers
 from .._reader import Reader, Stored, optimizer_tensors, references
 from ._contents import DCP_VERSION

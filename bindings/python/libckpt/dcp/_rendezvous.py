@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from .. import _errors as errors
 from .._barrier import Opening
-from .._engine import error_class, logger
+from .._calls import error_class
+from .._log import logger
 from .._native import lib
 from ._dedup import Absent, keepers
 from ._planned import Planned

@@ -17,12 +17,14 @@ from torch.futures import Future
 from .. import _dtypes
 from .. import _errors as errors
 from .._decoder import Decoder
-from .._engine import Engine, Options
+from .._engine import Engine
 from .._exchange import node_ranks
 from .._kvstore import find_group
-from .._load import Step, parse_step, read_newest, store_path
 from .._native import lib
+from .._newest import read_newest
+from .._options import Options
 from .._reader import Memory, Reader, Stored, references
+from .._store_names import Step, parse_step, store_path
 from .._tensors import describe, overlaps
 from ._boxes import check_box, is_within
 from ._engine_cache import Loaded, bring, flag, remember, step_of

@@ -15,10 +15,11 @@ from torch.futures import Future
 
 from .. import _errors as errors
 from .._arguments import count, one_of, seconds
-from .._engine import Options, logger
-from .._load import check_step, store_path
+from .._log import logger
 from .._native import lib
+from .._options import Options
 from .._ranks import Ranks
+from .._store_names import check_step, store_path
 from . import _dedup
 from ._attempt import Attempt
 from ._contents import contents

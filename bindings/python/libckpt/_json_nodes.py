@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON of a state: its nodes, and where in the state a value is."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+#: A node: what a value has become.
+Json = Any
+#: (path of its parent, key), or None for the state itself.
+Path = tuple["Path", Any] | None
+
+#: Version of the Python state in an index.
+PYTHON_VERSION = 1
+#: Levels of Python containers.
+NESTING_MAX = 100
+#: What stands for an object in a state: see _state_writer.py.
+SPECIAL_TAGS = ("$module", "$optimizer", "$object")
+
+
+def dump(node: Json) -> str:
+    """JSON text, always the same for the same node."""
+    return json.dumps(node, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def tag_of(node: dict[str, Json]) -> str | None:
+    """The tag of a typed node; None for a plain dict."""
+    if len(node) == 1:
+        tag = next(iter(node))
+        if tag[:1] == "$":
+            return tag
+    return None
+
+
+def path_text(path: Path) -> str:
+    """A path as Python would write it: state['opt']['lr']."""
+    keys: list[str] = []
+    while path is not None:
+        path, key = path
+        keys.append(f"[{key!r}]")
+    return "state" + "".join(reversed(keys))
+
+
+def path_name(path: Path) -> str:
+    """A path as a tensor's name: opt/lr."""
+    keys: list[str] = []
+    while path is not None:
+        path, key = path
+        keys.append(str(key))
+    return "/".join(reversed(keys))
