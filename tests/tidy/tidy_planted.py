@@ -4,6 +4,7 @@
 import sys
 
 import banned
+import imports
 import layers
 import sizes
 import sources
@@ -16,6 +17,13 @@ LONG = HEAD + "int f(void)\n{\n" + "\tg();\n" * 69 + "}\n"
 TABLE = "struct ckpt_io_ops {\n\tconst char *name;\n\tvoid (*submit)(struct ckpt_io *io);\n};\n"
 MAP = "V {\nglobal:\n\tckpt_a;\nlocal:\n\t*;\n};\n"
 SHA = "../sha" + "red/x"
+
+
+def python(**files):
+    """A package of these files."""
+    made = {f"{imports.PACKAGE}/{name}.py": text for name, text in files.items()}
+    return made | {f"{imports.PACKAGE}/meson.build": "".join(f"'{name}.py'," for name in files)}
+
 
 # (check, files with one fault, words of the finding; None: there is none)
 PLANTED = [
@@ -116,6 +124,10 @@ PLANTED = [
         },
         "alone",
     ),
+    (imports, python(_a="from . import _b\n", _b="import os\n"), None),
+    (imports, python(_a="from ._b import x\n", _b="def f():\n    from . import _a\n"), "itself"),
+    (imports, python(_a="if x:\n    from ._b import y\n", _b="from ._a import z\n"), "itself"),
+    (imports, {"bindings/python/libckpt/_a.py": ""}, "in no meson.build"),
     (sources, {"libckpt/io/a.c": ""}, "in no meson.build"),
     (sources, {"libckpt/io/a.c": "", "libckpt/io/meson.build": "x += files('a.c')\n"}, None),
 ]

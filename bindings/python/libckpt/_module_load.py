@@ -36,14 +36,14 @@ from ._views import unite_module
 if TYPE_CHECKING:
     import torch
 
-    from ._restore import _Live
+    from ._live import Live
 
 
 class ModuleLoad:
     """A module of the live state, and what the checkpoint says of it."""
 
     def __init__(
-        self, live: _Live, node: dict[str, Json], module: torch.nn.Module, path: Path
+        self, live: Live, node: dict[str, Json], module: torch.nn.Module, path: Path
     ) -> None:
         self._live = live
         self._node = node
@@ -118,7 +118,7 @@ class ModuleLoad:
         self._live.refuse_parts(self._prefix, found)
         if not found.sources:
             return saved
-        self._live.restaged = True
+        self._live.leftovers.restaged = True
         self._node = unite_module(self._node, found.sources)
         return self._saved(here)
 
@@ -128,14 +128,16 @@ class ModuleLoad:
         for name in sorted(saved - here):
             if name in stored and self._takes_other_size(name, stored[name], None):
                 continue
-            if not self._live.may_leave():
+            if not self._live.leftovers.may_leave():
                 self._live.problem("unexpected", self._prefix + name)
                 continue
-            self._live.leave(self._prefix + name)
+            self._live.leftovers.leave(self._prefix + name)
             if name not in stored:
-                self._live.left.add(self._prefix + name)
+                self._live.leftovers.left.add(self._prefix + name)
         both = here & saved
-        self._live.taken.update(self._prefix + name for name in both if name not in stored)
+        self._live.leftovers.taken.update(
+            self._prefix + name for name in both if name not in stored
+        )
         return both
 
     def _slot(self, name: str) -> tuple[torch.nn.Module, str] | None:

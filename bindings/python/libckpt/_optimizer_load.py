@@ -32,14 +32,14 @@ from ._views import Found, Source, own_tensors, unite_optimizer
 if TYPE_CHECKING:
     import torch
 
-    from ._restore import _Live
+    from ._live import Live
 
 
 class OptimizerLoad:
     """An optimizer of the live state, and what the checkpoint says of it."""
 
     def __init__(
-        self, live: _Live, node: dict[str, Json], optimizer: torch.optim.Optimizer, path: Path
+        self, live: Live, node: dict[str, Json], optimizer: torch.optim.Optimizer, path: Path
     ) -> None:
         self._live = live
         self._node = node
@@ -91,7 +91,9 @@ class OptimizerLoad:
             )
         for index_text, entry in self._node["values"].items():
             if int(index_text) in self._params:
-                self._live.taken.add(self._values_name(self._node["params"][int(index_text)]))
+                self._live.leftovers.taken.add(
+                    self._values_name(self._node["params"][int(index_text)])
+                )
                 self._match_values(int(index_text), entry)
         for part in ("other", "extra", "groups"):
             self._live.want(self._node[part], self._path)
@@ -134,20 +136,20 @@ class OptimizerLoad:
         found = live.views.optimizer(self._path, node, lacking)
         gone = sorted(saved.keys() - set(here))
         to_others = any(not live.differences.tolerates(name) for name in gone)
-        if not found.sources and not (to_others and live.may_leave()):
+        if not found.sources and not (to_others and live.leftovers.may_leave()):
             return None
-        live.restaged |= bool(found.sources)
+        live.leftovers.restaged |= bool(found.sources)
         wrong = False
         for name in sorted(set(lacking) - found.names()):
             wrong |= not live.problem("missing", f"{self._where}: parameter {name}", name)
         for name in gone:
-            if not live.may_leave():
+            if not live.leftovers.may_leave():
                 text = f"{self._where}: parameter {name}"
                 wrong |= not live.problem("unexpected", text, name)
                 continue
-            live.leave(name)
+            live.leftovers.leave(name)
             if str(saved[name]) in node["values"]:
-                live.left.add(self._values_name(node["params"][saved[name]]))
+                live.leftovers.left.add(self._values_name(node["params"][saved[name]]))
         wrong |= self._refuse(found)
         if wrong:
             return False

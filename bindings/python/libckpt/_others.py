@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ._buffers import said_of
 from ._engine import Engine
+from ._errors import CheckpointWarning
 from ._into import is_tensor, same_bits
 from ._json_nodes import Json, Path, path_text, tag_of
 from ._log import logger
-from ._origin import Origin
+from ._origin import LISTED, Origin
 from ._per_rank import PerRank
 from ._ranks import is_own
 from ._reader import Memory, Reader, Stored
@@ -45,6 +48,79 @@ class Found(NamedTuple):
     large: list[str]
     #: how many ranks were not compared
     ranks_left: int
+
+
+def warn_of_ranks(
+    reader: Reader,
+    origin: Origin,
+    stored: dict[str, Stored],
+    *,
+    kept: list[str],
+    borrowed: list[str],
+    bound: set[str],
+) -> None:
+    """
+    Says what another number of ranks, or other nodes, have made of the state of this rank. `kept`:
+    values that stay as they are; `borrowed`: objects that got another rank's state; `bound`: names
+    of tensors that went to memory of the state.
+    """
+    engine, said = reader.engine, []
+    if origin.own is None:
+        said.append("its random number generators are seeded anew")
+    if kept:
+        why = "" if origin.node is not None else f" (no rank {engine.rank} saved)"
+        said.append(f"{', '.join(kept)} stay as they are{why}")
+    found = differing(reader, origin, stored)
+    names = [name for name in found.names if not name.startswith(tuple(borrowed))]
+    if names:
+        said.append(
+            f"ranks had different values of {_some(names)}: what is there now is what rank "
+            f"{origin.rank} had"
+        )
+    if found.buffers:
+        said.append(
+            f"ranks had different values of {_some(found.buffers)}: what is there now is what "
+            "the lowest rank that held it had"
+        )
+    if replaced := _replaced_buffers(origin, bound):
+        said.append(
+            f"{_some(replaced)} may differ by rank: what is there now is what the lowest rank "
+            "that held it had"
+        )
+    if found.large:
+        said.append(f"{_some(found.large)} are large, and were not compared with other ranks'")
+    if found.ranks_left:
+        said.append(f"the values of {found.ranks_left} other ranks were not compared")
+    if borrowed:
+        said.append(
+            f"{', '.join(borrowed)} got the state of rank {origin.rank}: where it "
+            "is a position in the data of one rank, samples may be seen twice or not at all"
+        )
+    if said:
+        where = ""
+        if origin.whole:
+            where = " on other meshes, or with other modules on meshes"
+        if origin.node is not None:
+            where = f", and what rank {engine.rank} saved is on node {origin.node}"
+        message = (
+            f"step {reader.step} was saved by {reader.world} ranks, and this is "
+            f"rank {engine.rank} of {engine.world}{where}: {'; '.join(said)}"
+        )
+        logger.warning("%s", message)
+        warnings.warn(message, CheckpointWarning, stacklevel=6)
+
+
+def _replaced_buffers(origin: Origin, bound: set[str]) -> list[str]:
+    """Buffers whose copy of this rank is on another node, so that it cannot be compared."""
+    if origin.node is None:
+        return []
+    return sorted(said_of(origin.meta).names & bound)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first ones, and how many more there are."""
+    more = f" and {len(names) - LISTED} more" * (len(names) > LISTED)
+    return ", ".join(names[:LISTED]) + more
 
 
 def differing(reader: Reader, origin: Origin, stored: dict[str, Stored]) -> Found:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ._json_nodes import Json, Path, path_text, tag_of
-from ._restore import _has_special, _Live
+from ._live import Live
 from ._structure import is_open
 from ._subclass_places import Places
 from ._subclasses import is_wrapped
 from ._throwaway import Copier, UntriedError
 from ._trial import Trial, TrialReader
+from ._views import has_special
 
 if TYPE_CHECKING:
     import torch
@@ -65,14 +66,14 @@ class Plan(Trial):
         elif is_open(live):
             super()._match(node, live, path)
         else:
-            self._want(node, path)
+            self.want(node, path)
 
     def _check_copy(self, tag: str, node: dict[str, Json], live: Any, path: Path) -> None:
         """The copier says why there is none."""
 
-    def _want(self, node: Json, path: Path) -> None:
-        if _has_special(node):
-            _Live._want(self, node, path)
+    def want(self, node: Json, path: Path) -> None:
+        if has_special(node):
+            Live.want(self, node, path)
             return
         self._decoder.check(node)
         self._look_at(node)
@@ -83,5 +84,5 @@ class Plan(Trial):
     def _rng(self) -> Json:
         """They are looked at as values, and get no memory."""
         node = super()._rng()
-        self._want(node, (None, "rng"))
+        self.want(node, (None, "rng"))
         return {}

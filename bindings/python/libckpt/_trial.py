@@ -29,7 +29,7 @@ from ._optimizer import has_own_say as optimizer_has_own_say
 from ._origin import Origin, check_world
 from ._quiet import Quiet
 from ._reader import Memory, Reader, Stored, references
-from ._restore import _is_special, _Live, fits_array
+from ._restore import Restoring, fits_array, is_special
 from ._rng import keep
 from ._slices import Bound
 from ._state_kinds import is_optimizer, is_stateful
@@ -124,7 +124,7 @@ class Leaf(NamedTuple):
     path: Path
 
 
-class Trial(_Live):
+class Trial(Restoring):
     """
     One rehearsal of a restore. `most`: bytes of memory for what is given to objects; `copier` makes
     those that they are given to. `listed`: patterns over the names of objects whose code may be
@@ -169,9 +169,9 @@ class Trial(_Live):
 
     def compare(self, state: dict[str, Any]) -> None:
         """Raises what resume() would raise before it reads."""
-        assert self._origin.meta is not None
+        assert self.origin.meta is not None
         try:
-            self.match(self._origin.meta, state)
+            self.match(self.origin.meta, state)
         except (TypeError, LookupError, ValueError, RecursionError) as error:
             if isinstance(error, CheckpointError) or is_of_user(error):
                 raise
@@ -194,13 +194,13 @@ class Trial(_Live):
         super()._match(node, live, path)
         self._at = (None, "elsewhere"), None
 
-    def _want(self, node: Json, path: Path) -> None:
+    def want(self, node: Json, path: Path) -> None:
         if not self._copying and not self._afford(node):
             self._decoder.check(node)
             self._look_at(node)
             self.untried.append(f"{path_text(path)}: it is large")
             return
-        super()._want(node, path)
+        super().want(node, path)
         if not self._copying and id(node) not in self._left:
             known = self._at[0] is path
             self.leaves.append(Leaf(node, self._at[1] if known else None, known, path))
@@ -225,7 +225,7 @@ class Trial(_Live):
         if tag == "$module" and is_module(live) and has_own_say(live):
             self.name_tensors(parameter_names(unwrap(live), node["prefix"]))
             self._match_copy(tag, node, live, unwrap(live, hooked=True), path)
-        elif tag == "$object" and _is_special(live) and is_stateful(live):
+        elif tag == "$object" and is_special(live) and is_stateful(live):
             self._match_copy(tag, node, live, live, path)
         else:
             super()._match_special(tag, node, live, path)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._decoder import Decoder
-from ._json_nodes import Json, Path, tag_of
+from ._json_nodes import SPECIAL_TAGS, Json, Path, tag_of
 from ._optimizer import expand_state, state_tensor_name
 from ._ranks import is_own
 
@@ -48,6 +48,20 @@ def list_items(node: Json) -> list[Json] | None:
     if type(node) is not list or set(map(type, node)) <= _PLAIN:
         return None
     return node
+
+
+def is_list_of(live: Any, length: int) -> bool:
+    """True for a list or tuple of that length."""
+    return type(live) in (list, tuple) and len(live) == length
+
+
+def has_special(node: Json) -> bool:
+    """True if a module, an optimizer or an object is in it."""
+    if type(node) is list:
+        return not set(map(type, node)) <= _PLAIN and any(map(has_special, node))
+    if type(node) is dict:
+        return tag_of(node) in SPECIAL_TAGS or any(map(has_special, node.values()))
+    return False
 
 
 def node_at(node: Json, path: Path) -> Json | None:
