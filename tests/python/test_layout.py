@@ -13,8 +13,15 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor.debug
-from libckpt._layout import Copies, Spread, cuts_of, is_spread, memory_of, spread_of
 from libckpt._ranks import Shares, is_turn
+from libckpt.adapters._layout import (
+    Copies,
+    Spread,
+    cuts_of,
+    is_spread,
+    memory_of,
+    spread_of,
+)
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from conftest import assert_same, bits, step_directory
 from forked import torchrun
-from libckpt._layout import Copies
 from libckpt._nodes import Place, peers_by_node, place_of, refusal
 from libckpt._ranks import Near, Ranks
+from libckpt.adapters._layout import Copies
 from node_rig import (
     TOOLS,
     TWO,

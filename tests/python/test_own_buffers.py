@@ -22,6 +22,7 @@ from libckpt._alike import Groups, Slow
 from libckpt._native import lib
 from libckpt._ranks import Ranks
 from libckpt._tensors import Block, describe
+from libckpt.adapters import _buffers
 from node_rig import TOOLS, on_node
 from ranks import together
 from torch import nn
@@ -30,7 +31,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import libckpt
-from libckpt import _buffers
 
 State = dict[str, Any]
 STEPS = (1, 2, 3)

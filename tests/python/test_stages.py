@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from conftest import bits, writers
 from libckpt._ranks import Ranks
-from libckpt._stages import Told
+from libckpt.adapters._stages import Told
 from node_rig import on_node
 from ranks import Job, together
 from torch import nn

@@ -14,8 +14,8 @@ from conftest import writers
 from libckpt._plan import Plan
 from libckpt._ranks import Ranks
 from libckpt._slices import reading
-from libckpt._stages import Stages, Told, sum_up
 from libckpt._trial import TrialReader
+from libckpt.adapters._stages import Stages, Told, sum_up
 from node_rig import on_node
 from ranks import together
 from torch import nn

@@ -12,8 +12,8 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from ._errors import CheckpointWarning
-from ._layout import Copies, ranks_along
 from ._tensors import Block, Described
+from .adapters._layout import Copies, ranks_along
 
 #: Of one rank, that the library compares.
 _GROUPS_MAX = 16

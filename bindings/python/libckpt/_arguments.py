@@ -11,9 +11,9 @@ from typing import Any, Literal
 from . import _errors as errors
 from ._preflight import check_values
 from ._save import Progress, callback
-from ._sharded import refuse_sharded
 from ._state_kinds import check_state
 from ._store_names import remote_name
+from .adapters._sharded import refuse_sharded
 
 OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ._alike import Groups
-from ._layout import Copies
 from ._ranks import Ranks
 from ._tensors import Described
+from .adapters._layout import Copies
 
 _MODULUS = 1 << 64
 

@@ -80,7 +80,7 @@ class Opening:
     """
     Each rank says once whether it could open the store, and rank 0 what that makes of all of them.
     One or two small keys of it stay in the job's store. If the names in the ranks' modules differ,
-    two keys stay of each distinct set of names as well: see _stages.py.
+    two keys stay of each distinct set of names as well: see adapters/_stages.py.
     """
 
     def __init__(self, group: Group, table: Table, prefix: str, path: str, timeout: float) -> None:

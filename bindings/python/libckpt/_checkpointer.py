@@ -48,11 +48,11 @@ from ._rehearsal import Rehearsal
 from ._restore import restore
 from ._save import Progress, Save
 from ._snapshot import Snapshot
-from ._stages import Told, told_by
 from ._state import SMALL_BYTES, Planner
 from ._state_kinds import check_state
 from ._store_names import Step, check_step, store_path
 from ._twice import explained
+from .adapters._stages import Told, told_by
 
 #: With on_error="warn", so many saves that fail one after the other raise.
 _PATIENCE = 3

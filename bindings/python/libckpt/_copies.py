@@ -8,12 +8,12 @@ from typing import Any
 
 from ._dtypes import name_of
 from ._errors import UnsupportedStateError
-from ._holders import Holders
 from ._json_nodes import Json
-from ._layout import ALONE, Copies, is_spread, spread_of
 from ._native import lib
 from ._ranks import Ranks
 from ._tensors import Described
+from .adapters._holders import Holders
+from .adapters._layout import ALONE, Copies, is_spread, spread_of
 
 Key = Described
 

@@ -13,11 +13,11 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from . import _subclasses
 from ._asking import calling, is_of_user
 from ._errors import FormatError, UnsupportedError
 from ._json_nodes import SPECIAL_TAGS, Json, tag_of
 from ._json_values import BIT_GENERATORS, FACTORIES, base64_of
+from .adapters import _subclasses
 
 if TYPE_CHECKING:
     import random

@@ -22,7 +22,7 @@ from ._waiting import SLICE_MS, aside, wait_sliced
 
 if TYPE_CHECKING:
     from ._membership import Membership
-    from ._stages import Stages
+    from .adapters._stages import Stages
 
 #: Seconds that the end of an engine waits for other threads that are inside of it.
 _LAST_CALL = 10.0

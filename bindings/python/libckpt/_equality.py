@@ -10,8 +10,8 @@ from decimal import Decimal
 from typing import Any
 
 from ._into import bits_of, is_tensor, kind_of, same_bits
-from ._layout import is_spread, memory_of
 from ._slices import Piece
+from .adapters._layout import is_spread, memory_of
 
 
 def same_piece(piece: Piece, data: memoryview) -> bool:

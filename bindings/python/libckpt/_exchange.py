@@ -27,8 +27,8 @@ from ._native import lib
 from ._nodes import place_of
 from ._options import Options
 from ._service import Service
-from ._stages import Told, tell_apart
 from ._store_names import store_path
+from .adapters._stages import Told, tell_apart
 
 #: So often each path was opened by all ranks, by what its keys begin with; the same in every rank.
 _opened: collections.Counter[str] = collections.Counter()

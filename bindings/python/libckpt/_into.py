@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ._layout import memory_of
-from ._modules import class_name
 from ._tensors import describe, overlaps
+from .adapters._layout import memory_of
+from .adapters._wrappers import class_name
 
 if TYPE_CHECKING:
     import torch

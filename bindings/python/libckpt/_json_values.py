@@ -25,7 +25,7 @@ integers below 2**53. Everything else is an object with one member whose name be
     {"$torch.dtype": name}  {"$torch.device": text}  {"$torch.Size": [...]}
     {"$torch.Generator": tensor}
     {"$tensor": name}                   bytes that are stored as a tensor
-    {"$wrapper": {...}}  {"$spread": {...}}  tensors that wrap others, see _subclasses.py
+    {"$wrapper": {...}}  {"$spread": {...}}  tensors that wrap others, see adapters/_subclasses.py
     {"$json": text}                     a value nested deeper than the index allows
     {"$pickle": base64 | tensor}        only if the user asked for it
 """
@@ -43,9 +43,9 @@ from typing import Any, Protocol
 
 from ._errors import UnsupportedStateError
 from ._json_nodes import NESTING_MAX, Json, Path, dump, path_text
-from ._layout import is_spread
-from ._subclasses import encode as encode_wrapped
-from ._subclasses import wraps
+from .adapters._layout import is_spread
+from .adapters._subclasses import encode as encode_wrapped
+from .adapters._subclasses import wraps
 
 #: Levels of JSON below which a value is wrapped up as a string; the index allows 32.
 _DEPTH_MAX = 24

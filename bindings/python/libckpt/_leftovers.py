@@ -11,7 +11,6 @@ from ._errors import (
     MismatchError,
     NetworkError,
 )
-from ._holders import are_in_stages
 from ._into import (
     is_module,
 )
@@ -22,6 +21,7 @@ from ._ranks import is_own
 from ._reader import Reader, Stored, references
 from ._state_kinds import find_specials
 from ._takers import Taken, Takers
+from .adapters._holders import are_in_stages
 
 if TYPE_CHECKING:
     pass

@@ -16,18 +16,18 @@ from ._into import (
 )
 from ._json_nodes import Json, Path, path_name, path_text
 from ._leftovers import Leftovers
-from ._live_parts import want_part
-from ._modules import reshard
 from ._origin import Origin
 from ._reader import Memory, Reader, Stored, references
-from ._subclass_places import Places
-from ._subclasses import empty_like, wraps
 from ._tensors import (
     check_place,
     check_tensor,
     describe,
 )
 from ._views import Found, United, Views, has_special
+from .adapters._live_parts import want_part
+from .adapters._subclass_places import Places
+from .adapters._subclasses import empty_like, wraps
+from .adapters._wrappers import reshard
 
 if TYPE_CHECKING:
     import torch

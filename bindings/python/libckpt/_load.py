@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ._asking import placed
-from ._buffers import said_of
 from ._catalog import StepInfo
 from ._decoder import Decoder
 from ._engine import Engine
@@ -27,6 +26,7 @@ from ._ranks import is_own
 from ._reader import Memory, Reader, Stored, optimizer_tensors, references
 from ._save import Progress, callback
 from ._store_names import Step, store_name
+from .adapters._buffers import said_of
 
 if TYPE_CHECKING:
     import torch

@@ -15,23 +15,19 @@ from ._asking import asking
 from ._errors import MismatchError
 from ._into import kind_of
 from ._json_nodes import Json, Path, path_text
-from ._layout import is_spread, memory_of
-from ._modules import (
-    buffer_slots,
+from ._modules import buffer_slots, is_extra_state, own_memory, parameter_names, walk
+from ._reader import Stored
+from ._tensors import check_place, describe
+from ._views import unite_module
+from .adapters._layout import is_spread, memory_of
+from .adapters._subclasses import is_wrapped, wrapped_class, wraps
+from .adapters._wrappers import (
     has_own_say,
-    is_extra_state,
     loads_itself,
-    own_memory,
-    parameter_names,
     plain_keys,
     strip_wrappers,
     unwrap,
-    walk,
 )
-from ._reader import Stored
-from ._subclasses import is_wrapped, wrapped_class, wraps
-from ._tensors import check_place, describe
-from ._views import unite_module
 
 if TYPE_CHECKING:
     import torch

@@ -7,24 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ._alike import Groups
 from ._balance import Holdings
-from ._buffers import Buffer, buffers_that_may_differ
 from ._copies import Key, copies_of, empty_of, flags_of, key_of
-from ._holders import Holders, Meshes, ModuleHolders
 from ._json_nodes import Path
-from ._layout import Copies, is_spread, memory_of
-from ._modules import (
-    Shape,
-    buffers_of_first,
-    has_own_say,
-    module_text,
-    parameter_names,
-    reshard,
-    unwrap,
-    walk,
-)
+from ._modules import Shape, module_text, parameter_names, walk
 from ._ranks import Ranks, Shares, settle
 from ._state_kinds import Special, name_clash, prefix_in, there_twice
-from ._subclasses import wraps
 from ._tensors import (
     Described,
     check_place,
@@ -34,6 +21,11 @@ from ._tensors import (
     part_of,
     spread_last,
 )
+from .adapters._buffers import Buffer, buffers_that_may_differ
+from .adapters._holders import Holders, Meshes, ModuleHolders
+from .adapters._layout import Copies, is_spread, memory_of
+from .adapters._subclasses import wraps
+from .adapters._wrappers import buffers_of_first, has_own_say, reshard, unwrap
 
 if TYPE_CHECKING:
     import torch

@@ -9,212 +9,27 @@ hooks, extra state) is asked for its state_dict() every time.
 
 from __future__ import annotations
 
-import collections
-import functools
 import operator
-import re
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ._errors import UnsupportedStateError
 from ._glance import same_items
 from ._json_nodes import Json, dump
-from ._layout import memory_of
+from .adapters._layout import memory_of
+from .adapters._wrappers import class_name, read_hooks, reshard, wrapped_child
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-_OVERRIDES = (
-    "state_dict",
-    "_save_to_state_dict",
-    "load_state_dict",
-    "_load_from_state_dict",
-    "get_extra_state",
-    "set_extra_state",
-)
-_LOADING = ("load_state_dict", "_load_from_state_dict", "set_extra_state")
-_HOOKS = (
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
 _read_tables = operator.attrgetter("_parameters", "_buffers", "_modules")
-_read_hooks = operator.attrgetter(*_HOOKS)
-#: fully_shard() is not a say of its own: what its hooks do is done here, see reshard().
-_FSDP = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
-#: Nor is activation checkpointing, whose hooks take the wrapper's name out of the keys.
-_ACTIVATIONS = "torch.distributed.algorithms._checkpoint"
 _read_transient = operator.attrgetter("_non_persistent_buffers_set")
-
-
-#: Children whose names are in no tensor's name, and the wrappers that have them.
-_WRAPPERS = {"_orig_mod": "OptimizedModule", "_checkpoint_wrapped_module": "ActivationWrapper"}
-_WRAPPED = re.compile(rf"(?<![^./])(?:{'|'.join(_WRAPPERS)})\.")
-
-
-def _names_of(kind: Any) -> tuple[str, ...]:
-    return tuple(one.__name__ for one in kind.__mro__)
-
-
-_class_names: Callable[[Any], tuple[str, ...]] = functools.lru_cache(maxsize=1024)(_names_of)
-
-
-def wrapped_child(module: nn.Module) -> str | None:
-    """The child that a wrapper wraps and whose name is no part of a tensor's name."""
-    for name, kind in _WRAPPERS.items():
-        # The class itself may be one that fully_shard() has made of it.
-        if name in module._modules and kind in _class_names(type(module)):
-            return name
-    parallel = sys.modules.get("torch.nn.parallel")
-    if parallel is not None and isinstance(
-        module, (parallel.DistributedDataParallel, parallel.DataParallel)
-    ):
-        return "module"
-    return None
-
-
-def unwrap(module: nn.Module, *, hooked: bool = False) -> nn.Module:
-    """The module inside of wrappers. `hooked`: or a wrapper that changes what that one says."""
-    while (name := wrapped_child(module)) is not None:
-        if hooked and _overrides(module):
-            break
-        inner = module._modules[name]
-        if inner is None:
-            break
-        module = inner
-    return module
-
-
-def has_own_say(module: nn.Module) -> bool:
-    """True if only the module itself knows its state_dict()."""
-    return any(map(_overrides, module.modules()))
-
-
-def _overrides(module: nn.Module) -> bool:
-    import torch
-
-    of_torch = "torch.nn.modules."
-    methods: tuple[str, ...] = _OVERRIDES
-    if wrapped_child(module) is not None:
-        # What torch's wrappers do is done here. What a class only says of itself nobody can load.
-        of_torch, methods = "torch.", _LOADING
-    elif type(module._parameters) is not dict:  # a script module keeps them elsewhere
-        return True
-    for name in methods:
-        method = getattr(type(module), name)
-        if method is not getattr(torch.nn.Module, name) and not getattr(
-            method, "__module__", ""
-        ).startswith(of_torch):
-            return True
-    return not _is_only_torch(module)
-
-
-def _is_only_torch(module: nn.Module) -> bool:
-    """True if it has no hooks but those that torch gives it."""
-    return all(map(_is_of_torch, _hooks_of(module)))
-
-
-def loads_itself(module: nn.Module) -> bool:
-    """True if the module itself decides what becomes of what it is given."""
-    import torch
-
-    method = type(module)._load_from_state_dict
-    return (
-        method is not torch.nn.Module._load_from_state_dict
-        and not method.__module__.startswith("torch.nn.modules.")
-    ) or not all(map(_is_of_torch, module._load_state_dict_pre_hooks.values()))
 
 
 def is_extra_state(name: str) -> bool:
     """True for the key of what a module's get_extra_state() gives."""
     return name.rpartition(".")[2] == "_extra_state"
-
-
-def _hooks_of(module: nn.Module) -> Iterator[Callable[..., Any]]:
-    for hooks in _read_hooks(module):
-        yield from hooks.values()
-
-
-def _is_of_torch(hook: Any) -> bool:
-    where = getattr(getattr(hook, "hook", hook), "__module__", None) or ""
-    return where.startswith((*_FSDP, _ACTIVATIONS))
-
-
-def reshard(module: nn.Module) -> bool:
-    """
-    Puts the sharded parameters of fully_shard() back, where the whole ones of the last forward pass
-    stand in their place. True if there is such a module.
-    """
-    found = [inner for inner in module.modules() if is_fsdp(inner)]
-    for inner in found:
-        inner.reshard()  # type: ignore[operator]
-    return bool(found)
-
-
-def is_fsdp(module: nn.Module) -> bool:
-    """True for a module of fully_shard()."""
-    return _fsdp_class(module) > 0
-
-
-def _fsdp_class(module: nn.Module) -> int:
-    """Where FSDPModule stands among the classes of a module; 0: nowhere."""
-    names = _class_names(type(module))
-    # What fully_shard() makes of an nn.Module has that name as well, and is the first one.
-    return names.index("FSDPModule", 1) if "FSDPModule" in names[1:] else 0
-
-
-def class_name(module: nn.Module) -> str:
-    """The name of a module's class, and not of the one that fully_shard() makes of it."""
-    inner = unwrap(module)
-    number = _fsdp_class(inner)
-    return type(inner).__mro__[number + 1 if number else 0].__qualname__
-
-
-def buffers_of_first(module: nn.Module, world: int) -> set[int]:
-    """
-    Ids of the buffers of which rank 0 has the ones of all: DDP takes them from there before each
-    forward pass.
-    """
-    if world == 1:
-        return set()
-    parallel = sys.modules.get("torch.nn.parallel")
-    found: set[int] = set()
-    for inner in module.modules():
-        if (
-            parallel is not None
-            and isinstance(inner, parallel.DistributedDataParallel)
-            and inner.broadcast_buffers
-            and inner.process_group.size() == world
-        ):
-            # As DDP does it: of a buffer with several names the first one counts.
-            named = inner.module.named_buffers()
-            ignored = inner.parameters_to_ignore
-            found.update(id(buffer) for name, buffer in named if name not in ignored)
-    return found
-
-
-def places_of_first(
-    module: nn.Module, inner: nn.Module, world: int
-) -> tuple[dict[str, torch.Tensor], set[int]]:
-    """
-    The same buffers by their keys in the state_dict() of `inner`, which is in the wrappers of
-    `module`, without names of wrappers; and where their elements are. A buffer may be another
-    tensor at each save, and a state_dict() may give a copy, or rename it.
-    """
-    ids = buffers_of_first(module, world)
-    names: dict[str, torch.Tensor] = {}
-    memory: set[int] = set()
-    for path, owner in inner.named_modules(remove_duplicate=False) if ids else ():
-        for name, buffer in owner._buffers.items():
-            if buffer is not None and id(buffer) in ids:
-                keys = _plain_key(inner, f"{path}.{name}" if path else name)
-                names.update(dict.fromkeys(keys, buffer))
-                memory.add(memory_of(buffer).data_ptr())
-    return names, memory - {0}
 
 
 def walk(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -262,55 +77,6 @@ def own_memory(module: nn.Module) -> set[int]:
     return {memory_of(tensor).data_ptr() for tensor in tensors} - {0}
 
 
-def strip_wrappers(name: str) -> str:
-    """A name without those that torch.compile and activation checkpointing put into it."""
-    return _WRAPPED.sub("", name)
-
-
-def plain_keys(module: nn.Module, keys: Iterable[str], where: str) -> dict[str, str]:
-    """Of the keys of a state_dict() the names without those of the wrappers that the module has."""
-    both = {key: _plain_key(module, key) for key in keys}
-    names = {key: known for key, (known, _) in both.items()}
-    guessed = {key: plain for key, (known, plain) in both.items() if plain != known}
-    if guessed:
-        uses = collections.Counter(chain(names.values(), guessed.values()))
-        names.update((key, plain) for key, plain in guessed.items() if uses[plain] == 1)
-    if len(set(names.values())) != len(names):
-        twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
-        raise UnsupportedStateError(
-            f"{where}: its state_dict() has several keys that are {twice[0]!r} without the names "
-            "of wrappers, so that only one of them could be saved: give the others another name"
-        )
-    return names
-
-
-def _plain_key(module: nn.Module, key: str) -> tuple[str, str]:
-    """
-    Its name without those of wrappers that are there, and the same without what is only called as
-    they call theirs where the key leads to no module: it may be another module's key, passed on.
-    """
-    if not _WRAPPED.search(key) and wrapped_child(module) is None:
-        return key, key
-    at: nn.Module | None = module
-    names: list[str] = []
-    rest = key.split(".")
-    while at is not None and rest:
-        wrapped = wrapped_child(at)
-        if wrapped in _WRAPPERS or (wrapped is not None and not names):
-            # Its hooks may have taken its name out already.
-            rest = rest[rest[0] == wrapped :]
-            at = at._modules[wrapped]
-        else:
-            names.append(rest[0])
-            at = at._modules.get(rest[0])
-            rest = rest[1:]
-    known = ".".join(names + rest)
-    if at is not None or not names:
-        return known, known
-    beyond = strip_wrappers(".".join([names[-1], *rest]))
-    return known, ".".join([*names[:-1], beyond])
-
-
 def module_text(module: nn.Module, prefix: str, names: list[str], extra: dict[str, Json]) -> str:
     """A module in the Python state: which tensors are its own, what it adds that is no tensor."""
     return dump(
@@ -331,8 +97,8 @@ class Shape:
     def __init__(self, module: nn.Module) -> None:
         self._root = module
         self._modules = list(module.modules())
-        self._plain = [inner for inner in self._modules if not any(_read_hooks(inner))]
-        self._hooked = [inner for inner in self._modules if any(_read_hooks(inner))]
+        self._plain = [inner for inner in self._modules if not any(read_hooks(inner))]
+        self._hooked = [inner for inner in self._modules if any(read_hooks(inner))]
         self._hooks = self._count_hooks()
         tables = self._tables()
         self._keys = list(chain.from_iterable(tables))
@@ -350,7 +116,7 @@ class Shape:
         return (
             same_items(self._tables(), self._keys, self._values)
             and self._read_transient() == self._transient
-            and not any(chain.from_iterable(map(_read_hooks, self._plain)))
+            and not any(chain.from_iterable(map(read_hooks, self._plain)))
             and self._count_hooks() == self._hooks
         )
 
@@ -359,4 +125,4 @@ class Shape:
         return reshard(self._root) and self.same()
 
     def _count_hooks(self) -> list[int]:
-        return list(map(len, chain.from_iterable(map(_read_hooks, self._hooked))))
+        return list(map(len, chain.from_iterable(map(read_hooks, self._hooked))))

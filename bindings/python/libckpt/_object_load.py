@@ -12,13 +12,13 @@ from ._into import (
 )
 from ._json_nodes import Json, Path, path_name, path_text, tag_of
 from ._live import Live
-from ._live_parts import must_be_asked
-from ._loaders import generator_of, is_loader
 from ._log import logger
 from ._per_rank import PerRank
 from ._reader import references
 from ._state_kinds import is_optimizer
 from ._views import dict_items, is_list_of, list_items, node_at, same
+from .adapters._live_parts import must_be_asked
+from .adapters._loaders import generator_of, is_loader
 
 if TYPE_CHECKING:
     import torch

@@ -16,7 +16,7 @@ In the checkpoint's Python state an optimizer is
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +24,9 @@ from ._asking import asking
 from ._errors import UnsupportedStateError
 from ._fence import fences_of
 from ._glance import same_items
-from ._holders import Holders
 from ._json_nodes import Json, Path, dump, path_name, path_text
 from ._json_values import Encoder
-from ._layout import is_dtensor, is_part_like, is_spread
-from ._modules import strip_wrappers
 from ._ranks import Ranks
-from ._subclasses import encode as encode_wrapped
-from ._subclasses import owns_in, wraps
 from ._tensor_state import places_of
 from ._tensors import (
     Described,
@@ -43,6 +38,19 @@ from ._tensors import (
     part_of,
     spread_last,
 )
+from .adapters._holders import Holders
+from .adapters._layout import is_part_like, is_spread
+from .adapters._optimizers import (
+    _is_hooked,
+    has_own_say,
+    local_roles,
+    name_parameters,
+    parameters,
+    state_tensor_name,
+    tensor_name,
+)
+from .adapters._subclasses import encode as encode_wrapped
+from .adapters._subclasses import owns_in, wraps
 
 if TYPE_CHECKING:
     import torch
@@ -51,41 +59,6 @@ if TYPE_CHECKING:
 
 #: From so many groups on it is cheaper to compare their options than to write them again.
 _MANY_GROUPS = 8
-
-_HOOKS = (
-    "_optimizer_state_dict_pre_hooks",
-    "_optimizer_state_dict_post_hooks",
-    "_optimizer_load_state_dict_pre_hooks",
-    "_optimizer_load_state_dict_post_hooks",
-)
-
-
-def has_own_say(optimizer: torch.optim.Optimizer) -> bool:
-    """True if only the optimizer itself knows its state_dict()."""
-    import torch
-
-    kind, base = type(optimizer), torch.optim.Optimizer
-    return (
-        kind.state_dict is not base.state_dict
-        or kind.load_state_dict is not base.load_state_dict
-        or _is_hooked(optimizer)
-        or not all(type(state) is dict for state in optimizer.state.values())
-        or any(
-            isinstance(value, torch.Tensor) and value.is_inference()
-            for state in optimizer.state.values()
-            for value in state.values()
-        )
-        or not all(type(role) is str for state in optimizer.state.values() for role in state)
-    )
-
-
-def _is_hooked(optimizer: torch.optim.Optimizer) -> bool:
-    return any(getattr(optimizer, name, None) for name in _HOOKS)
-
-
-def parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All parameters, group after group."""
-    return list(chain.from_iterable(group["params"] for group in optimizer.param_groups))
 
 
 def owned_by(optimizers: list[torch.optim.Optimizer]) -> dict[int, torch.Tensor]:
@@ -97,39 +70,6 @@ def owned_by(optimizers: list[torch.optim.Optimizer]) -> dict[int, torch.Tensor]
         for parameter in chain.from_iterable(map(parameters, fenced))
         if not parameter.is_inference() and id(parameter) not in free
     }
-
-
-def name_parameters(
-    optimizer: torch.optim.Optimizer, path: Path, known: dict[int, str]
-) -> list[str]:
-    """The names of all parameters, group after group; `known` maps the ids of tensors to names."""
-    names: list[str] = []
-    for number, group in enumerate(optimizer.param_groups):
-        own = group.get("param_names") or [None] * len(group["params"])
-        for index, (parameter, spare) in enumerate(zip(group["params"], own, strict=True)):
-            name = known.get(id(parameter)) or (spare and strip_wrappers(spare))
-            if name is None:
-                raise UnsupportedStateError(
-                    f"parameter {index} of group {number} of {path_text(path)} (shape "
-                    f"{tuple(parameter.shape)}) belongs to no module in the state, so that its "
-                    "state has no name: put its module into the state as well, or build the "
-                    "optimizer from model.named_parameters()"
-                )
-            names.append(name)
-    if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise UnsupportedStateError(f"{path_text(path)} has several parameters named {twice[:5]}")
-    return names
-
-
-def tensor_name(path: Path, parameter: str, role: str) -> str:
-    """The name of a tensor of an optimizer's state."""
-    return state_tensor_name(path_name(path), parameter, role)
-
-
-def state_tensor_name(prefix: str, parameter: str, role: str) -> str:
-    """The same, from the optimizer's path as text."""
-    return f"{prefix}/state/{parameter}/{role}"
 
 
 class OptimizerSource:
@@ -194,7 +134,7 @@ class OptimizerSource:
         holders: list[Holders | None] = []
         roles: dict[tuple[str, ...], list[int]] = {}
         places: list[int] = []
-        local = _local_roles(self.optimizer, self.params)
+        local = local_roles(self.optimizer, self.params)
         place = 0
         plain = list(map(_is_plain_tensor, self._values))
         for index, parameter in enumerate(self.params):
@@ -473,25 +413,6 @@ def _is_usual(state: Any) -> bool:
     )
 
 
-def _local_roles(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> set[str]:
-    """
-    Roles of which every tensor has the shape of its parameter's local tensor, and one at least not
-    that of the whole. One parameter alone does not tell: some rank may hold all of it.
-    """
-    import torch
-
-    roles: dict[str, bool] = {}
-    for parameter in params:
-        for role, value in (optimizer.state.get(parameter) or {}).items():
-            if isinstance(value, torch.Tensor) and is_dtensor(parameter):
-                cut = value.shape != parameter.shape
-                if not is_part_like(value, parameter):
-                    roles[role] = False
-                elif cut:
-                    roles.setdefault(role, True)  # and False stays
-    return {role for role, local in roles.items() if local}
-
-
 def _state_node(roles: dict[tuple[str, ...], list[int]], count: int) -> list[Json]:
     return [
         {"roles": list(names), "params": None if len(indices) == count else indices}
@@ -499,44 +420,8 @@ def _state_node(roles: dict[tuple[str, ...], list[int]], count: int) -> list[Jso
     ]
 
 
-def expand_state(node: Iterable[Json], count: int) -> Iterable[tuple[int, str]]:
-    """(index of the parameter, role) of every tensor in the "state" of a node."""
-    for entry in node:
-        indices = range(count) if entry["params"] is None else entry["params"]
-        for index in indices:
-            for role in entry["roles"]:
-                yield index, role
-
-
 #: What a group has that is no option.
 NO_OPTIONS = {"params", "param_names"}
-
-
-def match_groups(saved: list[list[str]], here: list[list[str]]) -> list[int | None] | None:
-    """
-    Which saved group each live one is, by the parameters that both have; None for one that has
-    none of them. None if they are in other groups, or the groups in another order.
-    """
-    both = set(chain.from_iterable(saved)) & set(chain.from_iterable(here))
-    then = [both.intersection(names) for names in saved]
-    now = [both.intersection(names) for names in here]
-    numbers = {frozenset(names): number for number, names in enumerate(then) if names}
-    found = [numbers.get(frozenset(names)) for names in now]
-    if any(number is None and names for number, names in zip(found, now, strict=True)):
-        return None
-    # All that was saved is there again, in as many groups.
-    if len(set(found) - {None}) != len(numbers):
-        return None
-    # Groups that have no parameters at all are told apart by their order only.
-    empty = [number for number, names in enumerate(saved) if not names]
-    unfilled = [number for number, names in enumerate(here) if not names]
-    if len(empty) != len(unfilled):
-        return None
-    for number, old in zip(unfilled, empty, strict=True):
-        found[number] = old
-    # Schedulers know groups by their order, too.
-    known = [number for number in found if number is not None]
-    return found if known == sorted(known) else None
 
 
 def _same_objects(a: list[Any], b: list[Any]) -> bool:

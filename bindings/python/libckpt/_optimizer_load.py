@@ -15,19 +15,14 @@ from ._asking import asking
 from ._errors import FormatError, MismatchError, UnsupportedStateError
 from ._into import into, is_tensor, kind_of, same_bits
 from ._json_nodes import Json, Path, path_name, path_text
-from ._layout import is_dtensor, is_part_like, is_spread, memory_of
-from ._modules import strip_wrappers
-from ._optimizer import (
-    NO_OPTIONS,
-    has_own_say,
-    match_groups,
-    name_parameters,
-    parameters,
-)
+from ._optimizer import NO_OPTIONS
 from ._reader import Stored, optimizer_tensors
-from ._subclasses import is_wrapped, wraps
 from ._tensors import describe, overlaps
 from ._views import Found, Source, own_tensors, unite_optimizer
+from .adapters._layout import is_dtensor, is_part_like, is_spread, memory_of
+from .adapters._optimizers import has_own_say, match_groups, name_parameters, parameters
+from .adapters._subclasses import is_wrapped, wraps
+from .adapters._wrappers import strip_wrappers
 
 if TYPE_CHECKING:
     import torch

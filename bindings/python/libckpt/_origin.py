@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ._buffers import said_of
 from ._errors import MismatchError
 from ._json_nodes import Json
 from ._reader import Reader
+from .adapters._buffers import said_of
 
 #: Problems of one kind that a message lists; the rest is counted.
 LISTED = 10

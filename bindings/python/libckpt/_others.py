@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ._buffers import said_of
 from ._engine import Engine
 from ._errors import CheckpointWarning
 from ._into import is_tensor, same_bits
@@ -27,6 +26,7 @@ from ._per_rank import PerRank
 from ._ranks import is_own
 from ._reader import Memory, Reader, Stored
 from ._slices import reading
+from .adapters._buffers import said_of
 
 #: Bytes of tensors that are read to be compared. What is beyond that is not.
 _MOST = 64 << 20

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ._json_nodes import Json, Path, path_text, tag_of
 from ._live import Live
 from ._structure import is_open
-from ._subclass_places import Places
-from ._subclasses import is_wrapped
 from ._throwaway import Copier, UntriedError
 from ._trial import Trial, TrialReader
 from ._views import has_special
+from .adapters._subclass_places import Places
+from .adapters._subclasses import is_wrapped
 
 if TYPE_CHECKING:
     import torch

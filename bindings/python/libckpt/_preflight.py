@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._json_nodes import Json, Path, path_name, path_text
 from ._json_values import Encoder
-from ._loaders import is_loader
-from ._modules import (
-    has_own_say,
-    parameter_names,
-    reshard,
-    unwrap,
-    walk,
-)
-from ._optimizer import name_parameters
+from ._modules import parameter_names, walk
 from ._per_rank import PerRank
 from ._rng import keep
 from ._state import Planner
@@ -43,8 +35,11 @@ from ._state_kinds import (
     refuse_loader,
     there_twice,
 )
-from ._subclasses import wraps
 from ._tensors import check_place, check_tensor, describe
+from .adapters._loaders import is_loader
+from .adapters._optimizers import name_parameters
+from .adapters._subclasses import wraps
+from .adapters._wrappers import has_own_say, reshard, unwrap
 
 if TYPE_CHECKING:
     import torch

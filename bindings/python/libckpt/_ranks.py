@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._layout import Copies, is_spread, memory_of, ranks_along
+from .adapters._layout import Copies, is_spread, memory_of, ranks_along
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes, _gpus
-from ._buffers import said_of
 from ._calls import check, error_of, last_error, new_struct, raise_last, text
 from ._engine import Engine
 from ._errors import (
@@ -21,14 +20,15 @@ from ._errors import (
     VersionError,
 )
 from ._json_nodes import PYTHON_VERSION, Json, tag_of
-from ._layout import is_spread
 from ._native import ffi, lib
-from ._optimizer import expand_state, state_tensor_name
 from ._ranks import own_prefix
 from ._save import Progress, report
-from ._subclasses import empty_like
 from ._tensors import Described, describe, describe_array, describe_bytes
 from ._waiting import wait_sliced
+from .adapters._buffers import said_of
+from .adapters._layout import is_spread
+from .adapters._optimizers import expand_state, state_tensor_name
+from .adapters._subclasses import empty_like
 
 if TYPE_CHECKING:
     import torch

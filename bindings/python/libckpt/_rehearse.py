@@ -19,7 +19,6 @@ from ._gathering import Rendezvous
 from ._into import is_tensor
 from ._json_nodes import path_text
 from ._log import logger
-from ._modules import buffers_of_first
 from ._rng import keep
 from ._room import check_room
 from ._slices import Piece, Slices, reading
@@ -27,6 +26,7 @@ from ._state_kinds import check_state, find_specials, is_module
 from ._store_names import store_path
 from ._throwaway import Copier
 from ._trial import Load, Trial, TrialReader
+from .adapters._wrappers import buffers_of_first
 
 if TYPE_CHECKING:
     import torch

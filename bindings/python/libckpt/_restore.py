@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes, _rng
 from ._asking import is_of_user
-from ._buffers import layout_of, said_of
 from ._differences import keeps_new_keys
 from ._errors import (
     CheckpointError,
@@ -32,9 +31,8 @@ from ._into import (
 )
 from ._json_nodes import SPECIAL_TAGS, Json, Path, path_name, path_text, tag_of
 from ._live import Live
-from ._loaders import begin
 from ._module_load import ModuleLoad
-from ._modules import parameter_names, unwrap
+from ._modules import parameter_names
 from ._object_load import ObjectLoad, check_objects
 from ._optimizer_load import OptimizerLoad
 from ._origin import Origin, check_world
@@ -42,7 +40,6 @@ from ._others import warn_of_ranks
 from ._reader import Reader, Stored, references
 from ._save import Progress
 from ._state_kinds import Special, find_specials, is_stateful, specials_in
-from ._subclasses import is_wrapped, wraps
 from ._tensors import (
     describe,
     describe_array,
@@ -50,6 +47,10 @@ from ._tensors import (
     overlaps,
 )
 from ._views import dict_items, is_list_of, list_items
+from .adapters._buffers import layout_of, said_of
+from .adapters._loaders import begin
+from .adapters._subclasses import is_wrapped, wraps
+from .adapters._wrappers import unwrap
 
 if TYPE_CHECKING:
     import torch

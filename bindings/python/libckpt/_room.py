@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from . import _errors as errors
 from ._into import is_module, is_tensor
 from ._json_nodes import NESTING_MAX
-from ._layout import memory_of
-from ._modules import has_own_say
 from ._state_kinds import is_optimizer
-from ._subclasses import wraps
 from ._tensors import check_tensor
+from .adapters._layout import memory_of
+from .adapters._subclasses import wraps
+from .adapters._wrappers import has_own_say
 
 if TYPE_CHECKING:
     import torch

@@ -9,11 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._alike import Groups
 from ._balance import Held, Holdings
-from ._buffers import NONE, Buffer, Own
 from ._copies import Key, Shared, copies_of, describe_empty, flags_of, key_of, shared_of
-from ._holders import Holders
 from ._json_nodes import Json, Path, path_name, path_text
-from ._layout import is_spread
 from ._ranks import Ranks, is_turn
 from ._state_kinds import name_clash
 from ._tensors import (
@@ -25,6 +22,9 @@ from ._tensors import (
     encode_name,
     is_whole,
 )
+from .adapters._buffers import NONE, Buffer, Own
+from .adapters._holders import Holders
+from .adapters._layout import is_spread
 
 if TYPE_CHECKING:
     import torch

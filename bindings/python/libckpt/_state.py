@@ -17,21 +17,16 @@ from typing import TYPE_CHECKING, Any
 from ._alike import Alike, Groups, Slow
 from ._balance import Held, Holdings, balance_of
 from ._behind import Behind
-from ._buffers import Own, OwnBuffers
 from ._copies import Shared, copies_of, empty_of, flags_of, shared_of
 from ._dtypes import name_of
 from ._errors import CheckpointWarning
-from ._holders import Meshes
 from ._json_nodes import Path, path_text
-from ._layout import memory_of
 from ._log import logger
 from ._module_source import Modules
 from ._optimizer import OptimizerSource, owned_by
 from ._ranks import Near, Ranks, Shares, settle
-from ._sharded import refuse_sharded
 from ._sink import Sink
 from ._snapshot import Snapshot
-from ._stages import Stages, Told, told_by
 from ._state_kinds import (
     Special,
     check_state,
@@ -53,6 +48,11 @@ from ._tensors import (
     spread_last,
 )
 from ._walked import Settled, Walked
+from .adapters._buffers import Own, OwnBuffers
+from .adapters._holders import Meshes
+from .adapters._layout import memory_of
+from .adapters._sharded import refuse_sharded
+from .adapters._stages import Stages, Told, told_by
 
 if TYPE_CHECKING:
     import torch

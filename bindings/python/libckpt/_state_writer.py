@@ -10,24 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import _rng
 from ._asking import asking
-from ._buffers import Own
 from ._calls import VERSION
 from ._errors import UnsupportedStateError
-from ._holders import Holders, ModuleHolders
 from ._into import same_bits
 from ._json_nodes import PYTHON_VERSION, Json, Path, dump, path_text
 from ._json_values import Encoder
-from ._layout import memory_of
-from ._loaders import epochs_of, generator_of
 from ._module_source import Modules
-from ._modules import (
-    module_text,
-    own_memory,
-    places_of_first,
-    plain_keys,
-    reshard,
-    unwrap,
-)
+from ._modules import module_text, own_memory
 from ._ranks import Ranks
 from ._sink import Sink
 from ._state_kinds import (
@@ -38,10 +27,15 @@ from ._state_kinds import (
     misplaced_object,
     refuse_loader,
 )
-from ._subclasses import encode as encode_wrapped
-from ._subclasses import owns_in, wraps
 from ._tensors import check_place, check_tensor, describe
 from ._walked import Walked
+from .adapters._buffers import Own
+from .adapters._holders import Holders, ModuleHolders
+from .adapters._layout import memory_of
+from .adapters._loaders import epochs_of, generator_of
+from .adapters._subclasses import encode as encode_wrapped
+from .adapters._subclasses import owns_in, wraps
+from .adapters._wrappers import places_of_first, plain_keys, reshard, unwrap
 
 if TYPE_CHECKING:
     import torch

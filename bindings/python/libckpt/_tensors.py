@@ -13,9 +13,9 @@ from . import _gpus
 from ._dtypes import U8, numpy_numbers, torch_numbers
 from ._errors import UnsupportedStateError
 from ._glance import same_attributes
-from ._layout import dtensor_memory, is_spread, memory_of, spread_of
 from ._native import ffi, lib
 from ._tensor_state import Places, places_of, pointers_of, same_places, versions_of
+from .adapters._layout import dtensor_memory, is_spread, memory_of, spread_of
 
 if TYPE_CHECKING:
     import torch

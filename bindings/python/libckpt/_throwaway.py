@@ -22,11 +22,11 @@ from collections import deque
 from typing import Any
 
 from ._into import is_tensor
-from ._layout import is_spread
-from ._loaders import is_loader
 from ._quiet import Quiet
 from ._state_kinds import is_module, is_optimizer
-from ._subclasses import wraps
+from .adapters._layout import is_spread
+from .adapters._loaders import is_loader
+from .adapters._subclasses import wraps
 
 #: More objects than that take too long to copy.
 _OBJECTS = 50_000

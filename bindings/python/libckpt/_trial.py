@@ -22,10 +22,7 @@ from ._engine import Engine
 from ._errors import CheckpointError, FormatError
 from ._into import is_module, is_tensor
 from ._json_nodes import Json, Path, path_name, path_text, tag_of
-from ._layout import is_spread
-from ._loaders import is_loader
-from ._modules import has_own_say, parameter_names, unwrap
-from ._optimizer import has_own_say as optimizer_has_own_say
+from ._modules import parameter_names
 from ._origin import Origin, check_world
 from ._quiet import Quiet
 from ._reader import Memory, Reader, Stored, references
@@ -35,6 +32,10 @@ from ._slices import Bound
 from ._state_kinds import is_optimizer, is_stateful
 from ._tensors import Described, describe, overlaps
 from ._throwaway import Copier, UntriedError
+from .adapters._layout import is_spread
+from .adapters._loaders import is_loader
+from .adapters._optimizers import has_own_say as optimizer_has_own_say
+from .adapters._wrappers import has_own_say, unwrap
 
 if TYPE_CHECKING:
     import torch

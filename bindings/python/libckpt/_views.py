@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._decoder import Decoder
 from ._json_nodes import SPECIAL_TAGS, Json, Path, tag_of
-from ._optimizer import expand_state, state_tensor_name
 from ._ranks import is_own
+from .adapters._optimizers import expand_state, state_tensor_name
 
 if TYPE_CHECKING:
     from ._reader import Reader, Stored

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._errors import UnsupportedStateError
-from .._layout import is_dtensor, spread_of
+from ..adapters._layout import is_dtensor, spread_of
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.planner import WriteItem
 from .. import _dtypes
 from .._errors import UnsupportedStateError
 from .._json_nodes import Json
-from .._layout import is_dtensor
+from ..adapters._layout import is_dtensor
 
 _KEY_BYTES = 16
 _ITEM = struct.Struct(f"<{_KEY_BYTES}sQ")

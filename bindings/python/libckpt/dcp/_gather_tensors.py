@@ -9,7 +9,6 @@ import torch
 
 from .._errors import UnsupportedStateError
 from .._json_nodes import Path, path_name, path_text
-from .._layout import is_spread
 from .._ranks import Ranks
 from .._tensors import (
     Block,
@@ -21,6 +20,7 @@ from .._tensors import (
     encode_name,
     is_whole,
 )
+from ..adapters._layout import is_spread
 
 
 def on_host(value: torch.Tensor) -> torch.Tensor:

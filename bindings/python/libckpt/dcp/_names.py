@@ -33,8 +33,8 @@ from .._calls import VERSION
 from .._decoder import Decoder
 from .._errors import FormatError, VersionError
 from .._json_nodes import Json, tag_of
-from .._modules import strip_wrappers
 from .._reader import Reader, Stored, optimizer_tensors, references
+from ..adapters._wrappers import strip_wrappers
 from ._contents import DCP_VERSION
 
 #: Items of all lists together.

@@ -14,9 +14,9 @@ import numbers
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ._asking import asking
-from ._json_nodes import Path, path_text
-from ._log import logger
+from .._asking import asking
+from .._json_nodes import Path, path_text
+from .._log import logger
 
 if TYPE_CHECKING:
     import torch

@@ -13,10 +13,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ._json_nodes import Json
+from .._json_nodes import Json
+from .._reader import Memory
+from .._tensors import describe
 from ._layout import is_spread
-from ._reader import Memory
-from ._tensors import describe
 
 
 def must_be_asked(node: dict[str, Json]) -> bool:

@@ -19,11 +19,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ._asking import asking, calling
-from ._errors import UnsupportedError, UnsupportedStateError
-from ._json_nodes import SPECIAL_TAGS, Json, Path, path_text, tag_of
+from .._asking import asking, calling
+from .._errors import UnsupportedError, UnsupportedStateError
+from .._json_nodes import SPECIAL_TAGS, Json, Path, path_text, tag_of
+from .._ranks import is_own
 from ._layout import dtensor_memory, is_dtensor, is_spread, memory_of
-from ._ranks import is_own
 
 if TYPE_CHECKING:
     import torch

@@ -7,18 +7,18 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from . import _dtypes
-from ._decoder import Decoder
-from ._errors import UnsupportedStateError
-from ._json_nodes import Json, Path, path_text
-from ._json_values import Encoder
+from .. import _dtypes
+from .._decoder import Decoder
+from .._errors import UnsupportedStateError
+from .._json_nodes import Json, Path, path_text
+from .._json_values import Encoder
 from ._layout import dtensor_memory, is_dtensor, is_spread
 from ._subclasses import class_text, flatten, is_wrapped, spread_like, unflatten, wraps
 
 if TYPE_CHECKING:
     import torch
 
-    from ._reader import Stored
+    from .._reader import Stored
 
 
 class Places:

@@ -23,14 +23,12 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._errors import MismatchError
-from ._holders import Meshes, ModuleHolders
-from ._into import is_tensor
-from ._json_nodes import NESTING_MAX, Path, path_name
-from ._layout import is_spread, memory_of
-from ._log import logger
-from ._modules import has_own_say, is_extra_state, reshard, walk
-from ._state_kinds import (
+from .._errors import MismatchError
+from .._into import is_tensor
+from .._json_nodes import NESTING_MAX, Path, path_name
+from .._log import logger
+from .._modules import is_extra_state, walk
+from .._state_kinds import (
     Special,
     children,
     find_specials,
@@ -38,12 +36,15 @@ from ._state_kinds import (
     plain_path,
     prefix_in,
 )
-from ._structure import is_open
+from .._structure import is_open
+from ._holders import Meshes, ModuleHolders
+from ._layout import is_spread, memory_of
 from ._subclasses import wraps
+from ._wrappers import has_own_say, reshard
 
 if TYPE_CHECKING:
-    from ._barrier import Opening
-    from ._ranks import Ranks
+    from .._barrier import Opening
+    from .._ranks import Ranks
 
 #: Longest pause before a rank asks again, in seconds. There may be many ranks.
 _PAUSE = 0.5

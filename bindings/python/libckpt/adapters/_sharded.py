@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ._errors import UnsupportedStateError
-from ._json_nodes import path_text
-from ._state_kinds import find_objects, is_module, is_optimizer
+from .._errors import UnsupportedStateError
+from .._json_nodes import path_text
+from .._state_kinds import find_objects, is_module, is_optimizer
 
 
 class _Kind(NamedTuple):

@@ -27,17 +27,17 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import _gpus
-from ._alike import Groups
-from ._dtypes import U8
-from ._errors import UnsupportedStateError
+from .. import _gpus
+from .._alike import Groups
+from .._dtypes import U8
+from .._errors import UnsupportedStateError
+from .._json_nodes import Json
+from .._modules import buffer_slots
+from .._native import ffi, lib
+from .._ranks import Ranks
+from .._tensors import Block, Described, describe, encode_name
 from ._holders import Holders, ModuleHolders
-from ._json_nodes import Json
 from ._layout import is_dtensor
-from ._modules import buffer_slots
-from ._native import ffi, lib
-from ._ranks import Ranks
-from ._tensors import Block, Described, describe, encode_name
 
 if TYPE_CHECKING:
     import torch

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._layout import Copies, Members, is_dtensor
-from ._modules import is_fsdp, wrapped_child
+from ._wrappers import is_fsdp, wrapped_child
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,7 +51,6 @@ class Holders(NamedTuple):
 
 #: Of a mesh that this rank is not in. Such a mesh does not always tell its ranks.
 _OTHERS = Holders(Members(()), None)
-
 
 _Found = set[Holders | None]
 
