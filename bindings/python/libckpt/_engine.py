@@ -270,7 +270,8 @@ class Engine:
         """The C library's counters."""
         stats = new_struct("ckpt_stats")
         check(self.work(lib.ckpt_engine_stats, self.guard(), stats))
-        return {name: int(getattr(stats, name)) for name in _STATS}
+        names = (name for name, _ in ffi.typeof("struct ckpt_stats").fields if name != "size")
+        return {name: int(getattr(stats, name)) for name in names}
 
     def unchecked(self) -> tuple[int, str]:
         """
@@ -301,46 +302,3 @@ class Engine:
             return read(ret[0])
         finally:
             lib.ckpt_catalog_free(ret[0])
-
-
-_STATS = (
-    "io",
-    "io_direct",
-    "io_registered",
-    "generation",
-    "saves_started",
-    "saves_committed",
-    "saves_failed",
-    "saves_skipped",
-    "saves_waited",
-    "saves_waited_ns",
-    "bytes_staged",
-    "bytes_written",
-    "bytes_read",
-    "fsyncs",
-    "steps_removed",
-    "pool_bytes",
-    "pool_touched",
-    "pool_starved",
-    "pool_huge",
-    "last_step",
-    "last_stage_ns",
-    "last_local_ns",
-    "last_eager_ns",
-    "threads",
-    "bytes_uploaded",
-    "uploads_done",
-    "uploads_failed",
-    "uploads_retried",
-    "uploads_waiting",
-    "uploads_waiting_bytes",
-    "remote_generation",
-    "remote_step",
-    "remote_wall_ms",
-    "remote_steps_deleting",
-    "remote_steps_removed",
-    "remote_failing_ms",
-    "remote_code",
-    "bytes_uploaded_staged",
-    "unchecked",
-)

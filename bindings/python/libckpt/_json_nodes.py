@@ -18,6 +18,8 @@ NESTING_MAX = 100
 #: What stands for an object in a state: see _state_writer.py.
 SPECIAL_TAGS = ("$module", "$optimizer", "$object")
 
+_PLAIN = {bool, float, int, str, type(None)}
+
 
 def dump(node: Json) -> str:
     """JSON text, always the same for the same node."""
@@ -31,6 +33,18 @@ def tag_of(node: dict[str, Json]) -> str | None:
         if tag[:1] == "$":
             return tag
     return None
+
+
+def mentions(node: Json, *tags: str) -> bool:
+    """True if a node with one of these tags is in it."""
+    if type(node) is list:  # long ones are of plain values
+        return not set(map(type, node)) <= _PLAIN and any(mentions(item, *tags) for item in node)
+    if type(node) is not dict:
+        return False
+    tag = tag_of(node)
+    if tag == "$json":
+        return mentions(json.loads(node[tag]), *tags)
+    return tag in tags or any(mentions(item, *tags) for item in node.values())
 
 
 def path_text(path: Path) -> str:

@@ -14,7 +14,7 @@ from ._into import (
     kind_of,
     same_bits,
 )
-from ._json_nodes import Json, Path, path_name, path_text
+from ._json_nodes import SPECIAL_TAGS, Json, Path, mentions, path_name, path_text
 from ._leftovers import Leftovers
 from ._origin import Origin
 from ._reader import Memory, Reader, Stored, references
@@ -23,7 +23,7 @@ from ._tensors import (
     check_tensor,
     describe,
 )
-from ._views import Found, United, Views, has_special
+from ._views import Found, United, Views
 from .adapters._live_parts import want_part
 from .adapters._subclass_places import Places
 from .adapters._subclasses import empty_like, wraps
@@ -167,7 +167,7 @@ class Live:
 
     def want(self, node: Json, path: Path) -> None:
         """Memory for everything that a node without a place in the live state mentions."""
-        if has_special(node):
+        if mentions(node, *SPECIAL_TAGS):
             if self._problem_at("unexpected", path, "the objects in {}"):
                 self._left.add(id(node))
                 self.leftovers.let_go(node)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ._json_nodes import Json, Path, path_text, tag_of
+from ._json_nodes import SPECIAL_TAGS, Json, Path, mentions, path_text, tag_of
 from ._live import Live
 from ._structure import is_open
 from ._throwaway import Copier, UntriedError
 from ._trial import Trial, TrialReader
-from ._views import has_special
 from .adapters._subclass_places import Places
 from .adapters._subclasses import is_wrapped
 
@@ -72,7 +71,7 @@ class Plan(Trial):
         """The copier says why there is none."""
 
     def want(self, node: Json, path: Path) -> None:
-        if has_special(node):
+        if mentions(node, *SPECIAL_TAGS):
             Live.want(self, node, path)
             return
         self._decoder.check(node)

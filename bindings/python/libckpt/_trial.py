@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import functools
-import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from ._decoder import Decoder
 from ._engine import Engine
 from ._errors import CheckpointError, FormatError
 from ._into import is_module, is_tensor
-from ._json_nodes import Json, Path, path_name, path_text, tag_of
+from ._json_nodes import Json, Path, mentions, path_name, path_text
 from ._modules import parameter_names
 from ._origin import Origin, check_world
 from ._quiet import Quiet
@@ -288,7 +287,7 @@ class Trial(Restoring):
 
     def value(self, leaf: Leaf) -> list[Any]:
         """Decodes a value, and returns it in a list. Nothing is in it if that is not tried."""
-        if not _is_pickled(leaf.node):
+        if not mentions(leaf.node, "$pickle"):
             return [self.decode(leaf.node, leaf.path)]
         why: object = "it is pickled, and try_load does not list it"
         if self._is_listed(leaf.path):
@@ -337,7 +336,7 @@ class Trial(Restoring):
             raise UntriedError("it is a DataLoader, which has data and workers")
         if node.get("spread") and _is_distributed():
             raise UntriedError("it has tensors that are spread over ranks")
-        if _is_pickled(node) and not self._is_listed(path):
+        if mentions(node, "$pickle") and not self._is_listed(path):
             raise UntriedError("something in it is pickled, and try_load does not list it")
         if not self._afford({tag: node}):
             raise UntriedError("it is large")
@@ -423,18 +422,6 @@ class Trial(Restoring):
             return
         self._looked.add(what.home)
         self._reader.bind(what.name, Described(what.dtype, what.shape, None, 0), None)
-
-
-def _is_pickled(node: Json) -> bool:
-    """True if there is something in it that was pickled."""
-    if type(node) is list:
-        return any(map(_is_pickled, node))
-    if type(node) is dict:
-        tag = tag_of(node)
-        if tag == "$json":
-            return _is_pickled(json.loads(node[tag]))
-        return tag == "$pickle" or any(map(_is_pickled, node.values()))
-    return False
 
 
 def _is_distributed() -> bool:

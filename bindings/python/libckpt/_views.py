@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._decoder import Decoder
-from ._json_nodes import SPECIAL_TAGS, Json, Path, tag_of
+from ._json_nodes import Json, Path, mentions, tag_of
 from ._ranks import is_own
 from .adapters._optimizers import expand_state, state_tensor_name
 
@@ -53,15 +53,6 @@ def list_items(node: Json) -> list[Json] | None:
 def is_list_of(live: Any, length: int) -> bool:
     """True for a list or tuple of that length."""
     return type(live) in (list, tuple) and len(live) == length
-
-
-def has_special(node: Json) -> bool:
-    """True if a module, an optimizer or an object is in it."""
-    if type(node) is list:
-        return not set(map(type, node)) <= _PLAIN and any(map(has_special, node))
-    if type(node) is dict:
-        return tag_of(node) in SPECIAL_TAGS or any(map(has_special, node.values()))
-    return False
 
 
 def node_at(node: Json, path: Path) -> Json | None:
@@ -187,7 +178,7 @@ class Views:
                     if name in names and not same(names[name][1], mine)
                 )
                 differing += [(name, source.rank, other) for other in others][:1]
-                parts += [(name, source.rank)] * _has_part(mine)
+                parts += [(name, source.rank)] * mentions(mine, "$spread")
         return Found(sources, differing, parts)
 
     def at(self, rank: int, path: Path) -> Json:
@@ -264,15 +255,6 @@ def same(a: Json, b: Json) -> bool:
     """
     # As text, because True, 1 and 1.0 are equal in Python.
     return a is b or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
-
-
-def _has_part(node: Json) -> bool:
-    """True if it is a tensor that wraps others, spread over ranks."""
-    if type(node) is list:
-        return any(map(_has_part, node))
-    if type(node) is dict:
-        return tag_of(node) == "$spread" or any(map(_has_part, node.values()))
-    return False
 
 
 # One out of several.
