@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ._state_kinds import is_module
 from ._tensors import describe, overlaps
 from .adapters._layout import memory_of
 from .adapters._wrappers import class_name
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
     import torch
 
 
-def is_module(value: Any) -> bool:
-    """True for a module of torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.nn.Module)
+def is_array(value: Any) -> bool:
+    """True for an array of NumPy, and of no class that is derived of it."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and type(value) is numpy.ndarray
 
 
 def kind_of(value: Any) -> str:

@@ -7,19 +7,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from ._differences import Differences
-from ._errors import (
-    MismatchError,
-    NetworkError,
-)
-from ._into import (
-    is_module,
-)
+from ._errors import MismatchError, NetworkError
 from ._json_nodes import Json
 from ._log import logger
 from ._origin import LISTED, Origin
 from ._ranks import is_own
 from ._reader import Reader, Stored, references
-from ._state_kinds import find_specials
+from ._state_kinds import find_specials, is_module
 from ._takers import Taken, Takers
 from .adapters._holders import are_in_stages
 

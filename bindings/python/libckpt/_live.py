@@ -10,19 +10,12 @@ from . import _dtypes
 from ._asking import placed
 from ._decoder import Decoder
 from ._differences import Differences, Where
-from ._into import (
-    kind_of,
-    same_bits,
-)
+from ._into import kind_of, same_bits
 from ._json_nodes import SPECIAL_TAGS, Json, Path, mentions, path_name, path_text
 from ._leftovers import Leftovers
 from ._origin import Origin
 from ._reader import Memory, Reader, Stored, references
-from ._tensors import (
-    check_place,
-    check_tensor,
-    describe,
-)
+from ._tensors import check_place, check_tensor, describe
 from ._views import Found, United, Views
 from .adapters._live_parts import want_part
 from .adapters._subclass_places import Places

@@ -12,12 +12,7 @@ from ._asking import placed
 from ._catalog import StepInfo
 from ._decoder import Decoder
 from ._engine import Engine
-from ._errors import (
-    CheckpointWarning,
-    FormatError,
-    MismatchError,
-    StepNotFoundError,
-)
+from ._errors import CheckpointWarning, FormatError, MismatchError, StepNotFoundError
 from ._json_nodes import Json, tag_of
 from ._native import lib
 from ._newest import read_newest

@@ -7,9 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ._asking import asking
-from ._into import (
-    kind_of,
-)
+from ._into import kind_of
 from ._json_nodes import Json, Path, path_name, path_text, tag_of
 from ._live import Live
 from ._log import logger

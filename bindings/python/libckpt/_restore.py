@@ -9,22 +9,18 @@ to; nothing is changed by that. Then the library reads. Then everything else is 
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import _dtypes, _rng
 from ._asking import is_of_user
 from ._differences import keeps_new_keys
-from ._errors import (
-    CheckpointError,
-    FormatError,
-)
+from ._errors import CheckpointError, FormatError
 from ._into import (
     generators_in,
     into,
+    is_array,
     is_generator,
-    is_module,
     is_tensor,
     keeper,
     kind_of,
@@ -39,13 +35,8 @@ from ._origin import Origin, check_world
 from ._others import warn_of_ranks
 from ._reader import Reader, Stored, references
 from ._save import Progress
-from ._state_kinds import Special, find_specials, is_stateful, specials_in
-from ._tensors import (
-    describe,
-    describe_array,
-    is_whole,
-    overlaps,
-)
+from ._state_kinds import Special, find_specials, is_module, is_stateful, specials_in
+from ._tensors import describe, describe_array, is_whole, overlaps
 from ._views import dict_items, is_list_of, list_items
 from .adapters._buffers import layout_of, said_of
 from .adapters._loaders import begin
@@ -194,7 +185,7 @@ class Restoring(Live):
             self._match_tensor(self._memory.stored(node[tag]), live, path)
         elif is_wrapped(node) and wraps(live):
             self.places.place(node, live, live, path)
-        elif tag == "$ndarray" and _is_array(live):
+        elif tag == "$ndarray" and is_array(live):
             if type(node[tag]) is dict:
                 self._match_array(self._memory.stored(node[tag].get("$tensor")), live, path)
         elif (children := dict_items(node)) is not None and isinstance(live, dict):
@@ -320,7 +311,7 @@ class Restoring(Live):
         if is_wrapped(node) and wraps(live):
             return live
         if (tag == "$tensor" and is_tensor(live)) or (
-            tag == "$ndarray" and _is_array(live) and type(node[tag]) is dict
+            tag == "$ndarray" and is_array(live) and type(node[tag]) is dict
         ):
             return self.decode(node, path) if id(live) in self._replaced else live
         children = dict_items(node)
@@ -355,11 +346,6 @@ class Restoring(Live):
         return into(live, value)
 
 
-def _is_array(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray
-
-
 def is_special(value: Any) -> bool:
     """True for what has a node of its own in the Python state."""
     if type(value) in _PLAIN or isinstance(value, (dict, list, tuple)):
@@ -373,7 +359,7 @@ def _holds_memory(value: Any) -> bool:
         return any(map(_holds_memory, value.values()))
     if isinstance(value, (list, tuple)):
         return not set(map(type, value)) <= _PLAIN and any(map(_holds_memory, value))
-    return is_tensor(value) or _is_array(value) or is_special(value)
+    return is_tensor(value) or is_array(value) or is_special(value)
 
 
 def fits_array(stored: Stored, live: Any) -> bool:

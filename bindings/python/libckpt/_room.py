@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import _errors as errors
-from ._into import is_module, is_tensor
+from ._into import is_tensor
 from ._json_nodes import NESTING_MAX
-from ._state_kinds import is_optimizer
+from ._state_kinds import is_module, is_optimizer
 from ._tensors import check_tensor
 from .adapters._layout import memory_of
 from .adapters._subclasses import wraps

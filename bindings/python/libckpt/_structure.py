@@ -7,10 +7,9 @@ in one process, are equal if it was built in the same way both times.
 from __future__ import annotations
 
 import collections
-import sys
 from typing import TYPE_CHECKING, Any
 
-from ._into import is_tensor
+from ._into import is_array, is_tensor
 from ._json_nodes import NESTING_MAX
 from ._modules import walk
 from ._state_kinds import is_module, is_optimizer
@@ -58,12 +57,6 @@ def is_open(value: Any) -> bool:
         or is_optimizer(value)
         or is_array(value)
     )
-
-
-def is_array(value: Any) -> bool:
-    """True for an array of NumPy, and of no class that is derived of it."""
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and type(value) is numpy.ndarray
 
 
 class _Marks:

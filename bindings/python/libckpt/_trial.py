@@ -19,7 +19,7 @@ from ._asking import asking, is_of_user
 from ._decoder import Decoder
 from ._engine import Engine
 from ._errors import CheckpointError, FormatError
-from ._into import is_module, is_tensor
+from ._into import is_tensor
 from ._json_nodes import Json, Path, mentions, path_name, path_text
 from ._modules import parameter_names
 from ._origin import Origin, check_world
@@ -28,7 +28,7 @@ from ._reader import Memory, Reader, Stored, references
 from ._restore import Restoring, fits_array, is_special
 from ._rng import keep
 from ._slices import Bound
-from ._state_kinds import is_optimizer, is_stateful
+from ._state_kinds import is_module, is_optimizer, is_stateful
 from ._tensors import Described, describe, overlaps
 from ._throwaway import Copier, UntriedError
 from .adapters._layout import is_spread

@@ -83,13 +83,6 @@ def step_of(checkpoint_id: str | os.PathLike[str]) -> int | None:
     return None if found is None or int(found[1]) > lib.CKPT_STEP_MAX else int(found[1])
 
 
-def flag(name: str, value: bool) -> bool:
-    """Raises if an option is neither True nor False."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {type(value).__qualname__}")
-    return value
-
-
 #: of what is below; never held while anything is waited for
 _lock = threading.RLock()
 #: of each store, while it is opened or closed: threads may open several, in any order on each rank

@@ -16,6 +16,7 @@ from torch.futures import Future
 
 from .. import _dtypes
 from .. import _errors as errors
+from .._arguments import flag
 from .._decoder import Decoder
 from .._engine import Engine
 from .._exchange import node_ranks
@@ -27,7 +28,7 @@ from .._reader import Memory, Reader, Stored, references
 from .._store_names import Step, parse_step, store_path
 from .._tensors import describe, overlaps
 from ._boxes import check_box, is_within
-from ._engine_cache import Loaded, bring, flag, remember, step_of
+from ._engine_cache import Loaded, bring, remember, step_of
 from ._names import Table, Value, table_of
 
 

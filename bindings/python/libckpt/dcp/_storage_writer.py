@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from .. import _errors as errors
-from .._arguments import count, one_of, seconds
+from .._arguments import count, flag, one_of, seconds
 from .._log import logger
 from .._native import lib
 from .._options import Options
@@ -23,7 +23,7 @@ from .._store_names import check_step, store_path
 from . import _dedup
 from ._attempt import Attempt
 from ._contents import contents
-from ._engine_cache import Config, Hold, Loaded, flag, hold, recall, remember, step_of
+from ._engine_cache import Config, Hold, Loaded, hold, recall, remember, step_of
 
 
 class StorageWriter(Base):
