@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._differences import Differences
 from ._errors import MismatchError, NetworkError
@@ -16,9 +16,6 @@ from ._reader import Reader, Stored, references
 from ._state_kinds import find_specials, is_module
 from ._takers import Taken, Takers
 from .adapters._holders import are_in_stages
-
-if TYPE_CHECKING:
-    pass
 
 
 class Leftovers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A live state, as what restores its modules, optimizers and objects is given it."""
+"""What the restores of modules, optimizers and other objects share: memory, names, differences."""
 
 from __future__ import annotations
 

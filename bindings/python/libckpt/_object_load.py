@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restoring an object that has a state_dict() of its own."""
+"""Putting an object back that has a state_dict() of its own."""
 
 from __future__ import annotations
 
