@@ -6,7 +6,7 @@
  * What stands for what:
  *   open      hold_body, scan_body (lineage/open.c): the newest claim is listed, locked, and still the newest
  *   pick      ckpt_scanner_start (lineage/scanner.c); ckpt_lineage_mark, ckpt_lineage_choose (lineage/lineage.c); choose,
- *             take_lock, take_manifest (lineage/select_step.c); _nothing_there (_load.py)
+ *             take_lock, take_manifest (lineage/select_step.c); _nothing_there (_newest.py)
  *   adopt     ckpt_adopter_body (runtime/commands.c), while the step is still open
  *   claim     look_body, parent_body, publish_body, adopt_claim (lineage/claim.c)
  *   save      publish_body, check_fence (save/save.c); committed (save/cleanup.c)

@@ -114,7 +114,7 @@ _NO_CONNECTION = (
 def _path_prefix(path: str, group: Group) -> str:
     name = os.path.abspath(path)
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
-    # Membership that are of several groups have opened it more often than others.
+    # Ranks that are in several groups have opened it more often than others.
     return _next_prefix(f"{digest}{group.name}")
 
 

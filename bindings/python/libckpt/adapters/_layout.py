@@ -96,7 +96,7 @@ def is_part_like(value: Any, whole: Any) -> bool:
     """
     True for a plain tensor that may be to a DTensor what its local tensor is, such as momentum that
     an optimizer keeps of what it has of a parameter. A rank that has all of it cannot tell that
-    from a tensor that is whole on all ranks: see _local_roles() of _optimizer.py.
+    from a tensor that is whole on all ranks: see local_roles() of _optimizers.py.
     """
     return (
         is_dtensor(whole)
