@@ -156,7 +156,7 @@ struct ckpt_core {
 	struct ckpt_exchange *exchange; /* NULL: this rank is alone */
 	struct ckpt_sched sched;
 	struct ckpt_timers timers;
-	struct ckpt_stats stats;   /* what the core counts itself; see report.h */
+	struct ckpt_stats stats;   /* what the core counts itself; see ckpt/engine.h */
 	int eventfd;               /* -1: none; written at every change of a latch */
 	atomic_uint unchecked;     /* enum ckpt_unchecked: that it is so was said */
 	char unchecked_boxes[160]; /* written once, before CKPT_UNCHECKED_BOXES is set */

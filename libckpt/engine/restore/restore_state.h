@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a restore consists of; for restore*.c and road*.c only. */
+/* What a restore consists of; for the files of restore/ only. */
 #ifndef CKPT_ENGINE_RESTORE_RESTORE_STATE_H
 #define CKPT_ENGINE_RESTORE_RESTORE_STATE_H
 
@@ -51,7 +51,7 @@ struct ckpt_restore {
 	unsigned posted; /* guarded by lock */
 	unsigned on_way; /* guarded by lock: posts that the core has not run yet */
 	bool gone;       /* guarded by lock: nothing is posted any more */
-	/* Guarded by lock: of each rank that was asked for, where the gather has not read it; NULL: of none. */
+	/* Guarded by lock: of each rank that was asked for, where the load has not read it; NULL: of none. */
 	struct ckpt_index **looked;
 
 	/* Of a restore into memory. Its binder is the user's from OPENED until the start is posted. */
@@ -63,8 +63,8 @@ struct ckpt_restore {
 	struct ckpt_node cancel_node;
 	struct ckpt_node release_node;
 	struct ckpt_restore *next;  /* in core->restores */
-	struct ckpt_task task;      /* the whole: trips, quarantine, END, release */
-	struct ckpt_task trip;      /* to one step: pick, road, and whether it is still there */
+	struct ckpt_task task;      /* the whole: attempts, quarantine, END, release */
+	struct ckpt_task trip;      /* an attempt: select, sink, and whether it is still there */
 	struct ckpt_task sink_task; /* what the sink asks for, with the step that was picked */
 	bool started;
 	bool released;
@@ -72,11 +72,11 @@ struct ckpt_restore {
 	bool unsure;   /* it was not, and somebody else may be able to */
 	bool ended;
 	int stop;   /* not 0: give up, with this code */
-	int result; /* of the trip, and then of the whole */
+	int result; /* of the attempt, and then of the whole */
 	unsigned trips;
-	int code; /* of the road, so far */
+	int code; /* of the sink, so far */
 	uint32_t rank;
-	bool rank_bad;         /* a finding was made that the fetch does not know of */
+	bool rank_bad;         /* a finding was made that the read does not know of */
 	struct ckpt_error why; /* failures are worded here first */
 	struct ckpt_store_op op;
 	struct ckpt_select pick;
@@ -92,12 +92,12 @@ struct ckpt_restore {
 	char differ[256];                   /* written before OPENED or END is answered */
 	struct ckpt_step_exists presence;
 	struct ckpt_quarantiner quarantiner;
-	struct ckpt_task repair;        /* what is damaged here is put back */
+	struct ckpt_task repair;        /* what is damaged here is repaired */
 	bool mends;                     /* it was begun */
 	bool for_all;                   /* by the node leaders of all stores; then all ranks vote */
 	int repair_code;                /* how it has ended here */
 	struct ckpt_error repair_why;   /* if the manifest was not to be had */
-	struct ckpt_repairer *repairer; /* NULL: nothing was to be mended */
+	struct ckpt_repairer *repairer; /* NULL: nothing was to be repaired */
 	int repair_stop; /* not 0: it gives up. -ETIMEDOUT: other ranks wait; else whoever has the restore does */
 	struct ckpt_timer repair_limit;
 	bool passes_over;                /* nodes were lost, and nobody has the step */
@@ -114,26 +114,26 @@ void ckpt_restore_fsm_release(struct ckpt_node *node);
 /* Why it was stopped, into a clear `err`. */
 void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_error *err);
 
-/* What is damaged for one rank is damaged for all, and the one that keeps the store acts on it. */
+/* What is damaged for one rank is damaged for all, and the one that owns the store acts on it. */
 bool ckpt_restore_is_damaged_here(const struct ckpt_restore *restore);
 /* What is found of this step is this engine's to act on. */
 bool ckpt_restore_is_mine(const struct ckpt_restore *restore);
 
-/* restore/repair.c. Mends the step, if it is damaged and can be mended. Wakes the whole at the end: await `mend`. */
+/* restore/repair.c. Repairs the step, if it is damaged and can be repaired. Wakes the whole then: await `repair`. */
 void ckpt_restore_repair_start(struct ckpt_restore *restore);
 /* for_all: says how it has ended here. Await ckpt_restore_sync_repaired(). */
 void ckpt_restore_repair_vote(struct ckpt_restore *restore);
 /* After the end, and the vote. */
 void ckpt_restore_repair_take(struct ckpt_restore *restore);
-/* It is still being mended, or that was given up: nothing is settled about the step. */
+/* It is still being repaired, or that was given up: nothing is settled about the step. */
 bool ckpt_restore_repair_is_open(const struct ckpt_restore *restore);
 
-/* The other ranks begin the next restore meanwhile, and do not wait for ever: sets a limit to what `mend` does. */
+/* The other ranks begin the next restore meanwhile, and do not wait for ever: sets a limit to what `repair` does. */
 void ckpt_restore_repair_limit(struct ckpt_restore *restore);
 
 /* restore/lost_nodes.c. Some node has no file of the step, and the user has said that nodes were lost. */
 bool ckpt_restore_is_lost(const struct ckpt_restore *restore);
-/* Then: whether the step is to be had. Await `mend`; then `passes_over` says. */
+/* Then: whether the step is to be had. Await `repair`; then `passes_over` says. */
 void ckpt_restore_lost_start(struct ckpt_restore *restore);
 
 /* restore/attempt.c. Ends with `result`; wakes the whole. */
@@ -144,7 +144,7 @@ void ckpt_restore_attempt_reset(struct ckpt_restore *restore);
 /* Whether the step that was picked is still there: await presence.task. */
 void ckpt_restore_look(struct ckpt_restore *restore, struct ckpt_task *waiter);
 
-/* restore/sink.c: the bodies of `road`, one for each sink. */
+/* restore/sink.c: the bodies of `sink_task`, one for each sink. */
 ckpt_task_fn *ckpt_sink_of(enum ckpt_restore_sink sink);
 /* Makes a finding of what `why` says, and empties it; not when it is to give up. -ENOMEM. */
 int ckpt_sink_note(struct ckpt_restore *restore);

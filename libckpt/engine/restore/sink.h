@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the roads of a restore share: the ranks of a step, one after the other. For road*.c only. */
+/* What the sinks of a restore share: the ranks of a step, one after the other. For sink*.c only. */
 #ifndef CKPT_ENGINE_RESTORE_SINK_H
 #define CKPT_ENGINE_RESTORE_SINK_H
 
@@ -26,10 +26,10 @@ void ckpt_sink_end_rank(struct ckpt_restore *r);
 void ckpt_sink_count_all(struct ckpt_restore *r);
 void ckpt_sink_count_header(struct ckpt_restore *r);
 
-/* The code of a part that has finished becomes the road's. True: 0. */
+/* The code of a part that has finished becomes the sink's. True: 0. */
 bool ckpt_sink_passed(struct ckpt_restore *r, const struct ckpt_task *part);
 
-/* restore/sink_export.c: the road into another store. */
+/* restore/sink_export.c: the sink that is another store. */
 ckpt_task_fn ckpt_sink_export_body;
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A restore of all ranks of a job. Rank 0 picks the step and tells which; the others open that one; it is
- * open when it is on all of them, and has been read when all have read it. For restore*.c and restore/sink.c only.
+ * open when it is on all of them, and has been read when all have read it. For the files of restore/ only.
  */
 #ifndef CKPT_ENGINE_RESTORE_SYNC_H
 #define CKPT_ENGINE_RESTORE_SYNC_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Saving a step: the road from tensors to a published manifest.
+ * Saving a step: from tensors to a published manifest.
  *
  *	user thread:  new -> add ... -> prepare (layout, samples, eager copies) -> post
  *	core:         claim if need be -> mkdir, create | copy -> write, digest -> seal -> index -> sync

@@ -208,7 +208,7 @@ void ckpt_pipeline_say_staged(struct ckpt_save *save);
 void ckpt_pipeline_rewrite(struct ckpt_save *save);
 /* The save has failed: GPUs are told to enqueue nothing more of it, and `halting` is true until they do not. */
 void ckpt_pipeline_halt(struct ckpt_save *save);
-/* Returns the slots that are not needed any more; all: after the seal, which leaves `leavings`, or at the end. */
+/* Returns the slots that are not needed any more; all: after the seal, which leaves `staged_shard`, or at the end. */
 void ckpt_pipeline_release_all(struct ckpt_save *save);
 /* Copied, written, digested: all of it; and what GPUs sample before is sampled. */
 bool ckpt_pipeline_finished(const struct ckpt_save *save);
