@@ -333,7 +333,7 @@ def test_who_wants_only_a_warning_gets_it_and_again_at_the_resume(
     checked = subprocess.run(
         [TOOLS / "ckpt-verify", store], capture_output=True, text=True, check=True
     )
-    assert "committed though rank 1 and rank 0 hold different bytes of" in checked.stdout
+    assert "committed although rank 1 and rank 0 hold different bytes of" in checked.stdout
 
 
 def stages(mesh: Any, step: int) -> State:

@@ -226,7 +226,7 @@ static void say_not_repaired(const struct ckpt_restore *r, const char *why)
 	const struct ckpt_core *core = r->core;
 
 	ckpt_log(core->parts.log, CKPT_LOG_ERROR,
-		"step %llu of %s is damaged, and %s be mended from %s%s: %.700s",
+		"step %llu of %s is damaged, and %s be repaired from %s%s: %.700s",
 		(unsigned long long)(r->for_all ? ckpt_restore_sync_outcome(r)->step
 						: r->pick.chosen.step),
 		core->parts.label, r->unsure ? "could not" : "cannot",

@@ -243,7 +243,7 @@ static void assert_fails(struct scene *s)
 	open_rig(s);
 	assert_true(read_it(s) < 0);
 	assert_int_equal(s->rig.err.repaired, 0);
-	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be mended from "));
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be repaired from "));
 	assert_true(has_note(s));
 	assert_int_equal(unlink(fixture_quarantine(&s->here)), 0);
 	assert_int_equal(s->renames, 0);
@@ -265,7 +265,7 @@ static void assert_fails(struct scene *s)
 static void assert_hindered(struct scene *s)
 {
 	assert_int_equal(s->rig.err.repaired, 0);
-	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be mended from "));
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be repaired from "));
 	assert_false(has_note(s));
 	io_fault_clear(&s->rig.fault);
 	assert_int_equal(
@@ -485,7 +485,7 @@ static void test_unreadable_alone(void **state)
 		open_rig(s);
 		assert_int_equal(read_it(s), dead_codes[i]);
 		assert_int_equal(s->rig.err.repaired, 0);
-		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be mended from "));
+		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be repaired from "));
 		assert_int_equal(
 			core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), dead_codes[i]);
 		assert_false(has_note(s));
@@ -657,7 +657,7 @@ static void test_cancelled(void **state)
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
 	assert_false(s->rig.core.repairing);
-	assert_false(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be mended from "));
+	assert_false(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be repaired from "));
 	assert_false(is_good(s));
 	assert_true(read_it(s) < 0);
 	assert_int_equal(s->rig.err.repaired, 1);
