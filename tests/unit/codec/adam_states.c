@@ -131,6 +131,9 @@ void states_step(struct states *s)
 		if (s->lerp) {
 			added = g - s->m[i];
 			s->m[i] = fmaf(rest1, added, s->m[i]);
+		} else if (s->fused) {
+			kept = s->m[i] * beta1;
+			s->m[i] = fmaf(rest1, g, kept);
 		} else {
 			kept = s->m[i] * beta1;
 			scaled = rest1 * g;
@@ -139,13 +142,18 @@ void states_step(struct states *s)
 		kept = s->v[i] * beta2;
 		scaled = rest2 * g;
 		added = scaled * g;
-		s->v[i] = kept + added;
+		s->v[i] = s->fused ? fmaf(scaled, g, kept) : kept + added;
 		kept = s->master[i] * decay;
-		scaled = step * s->m[i];
 		added = sqrtf(s->v[i]) / root;
 		added = added + eps;
-		added = scaled / added;
-		s->master[i] = kept + added;
+		if (s->fused) {
+			scaled = s->m[i] / added;
+			s->master[i] = fmaf(step, scaled, kept);
+		} else {
+			scaled = step * s->m[i];
+			added = scaled / added;
+			s->master[i] = kept + added;
+		}
 		s->w[i] = bf16(s->master[i]);
 	}
 }

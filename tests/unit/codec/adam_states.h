@@ -13,7 +13,8 @@ struct states {
 	size_t count;
 	struct ckpt_adam_step hyper; /* of the step that was taken last */
 	bool bf16_gradients;
-	bool lerp; /* as PyTorch averages since 2.0; and some gradients are 0 */
+	bool lerp;  /* as PyTorch averages since 2.0; and some gradients are 0 */
+	bool fused; /* each product that is added is rounded together with the sum */
 	float *master, *m, *v;
 	uint16_t *w; /* bf16 */
 	/* Private: the mean gradients and their scales, and the random numbers. */

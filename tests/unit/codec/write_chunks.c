@@ -3,7 +3,8 @@
  * usage: write_chunks DIR [small]: chunks of every mode, and what they are predicted from, for reader.py; small ones for
  * tests/golden/chunks.
  *
- * A file is a line "COUNT WIDTH KIND ROLE"; then for each array a line "NAME BYTES" and the bytes.
+ * A file is a line "COUNT WIDTH KIND ROLE"; then for each array a line "NAME BYTES" and the bytes. In a line
+ * "NAME BYTES COPIES" the array is so many copies of the bytes.
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -18,15 +19,20 @@ static struct ckpt_codec *codec;
 
 static bool small;
 
-static void write_array(FILE *f, const char *name, const void *data, size_t length)
+static void write_array(FILE *f, const char *name, const void *data, size_t length, size_t copies)
 {
 	if (!data)
 		return;
-	fprintf(f, "%s %zu\n", name, length);
-	fwrite(data, 1, length, f);
+	if (copies > 1)
+		fprintf(f, "%s %zu %zu\n", name, length / copies, copies);
+	else
+		fprintf(f, "%s %zu\n", name, length);
+	fwrite(data, 1, length / copies, f);
 }
 
-static void write_chunk(const char *name, const struct ckpt_chunk *chunk, const void *data)
+/* The elements, and all that they are predicted from, are `copies` copies of what stands in the file. */
+static void write_copies(
+	const char *name, const struct ckpt_chunk *chunk, const void *data, size_t copies)
 {
 	static const char *const kinds[] = {"int", "float", "bf16", "f16"};
 	static const char *const roles[] = {"none", "m", "v", "w"};
@@ -43,14 +49,14 @@ static void write_chunk(const char *name, const struct ckpt_chunk *chunk, const 
 	}
 	size = ckpt_encode(codec, chunk, data, out);
 	fprintf(f, "%zu %u %s %s\n", count, chunk->width, kinds[chunk->kind], roles[chunk->role]);
-	write_array(f, "chunk", out, size);
-	write_array(f, "raw", data, count * chunk->width);
-	write_array(f, "base", chunk->base, count * chunk->width);
-	write_array(f, "master", chunk->master, count * 4);
-	write_array(f, "m", chunk->m, count * 4);
-	write_array(f, "m_base", chunk->m_base, count * 4);
-	write_array(f, "v", chunk->v, count * 4);
-	write_array(f, "v_base", chunk->v_base, count * 4);
+	write_array(f, "chunk", out, size, 1);
+	write_array(f, "raw", data, count * chunk->width, copies);
+	write_array(f, "base", chunk->base, count * chunk->width, copies);
+	write_array(f, "master", chunk->master, count * 4, copies);
+	write_array(f, "m", chunk->m, count * 4, copies);
+	write_array(f, "m_base", chunk->m_base, count * 4, copies);
+	write_array(f, "v", chunk->v, count * 4, copies);
+	write_array(f, "v_base", chunk->v_base, count * 4, copies);
 	if (ferror(f) || fclose(f) != 0) {
 		perror(path);
 		exit(1);
@@ -58,24 +64,90 @@ static void write_chunk(const char *name, const struct ckpt_chunk *chunk, const 
 	free(out);
 }
 
-static void write_adam(bool bf16_gradients, bool lerp, bool relative)
+static void write_chunk(const char *name, const struct ckpt_chunk *chunk, const void *data)
+{
+	write_copies(name, chunk, data, 1);
+}
+
+/* Subnormal numbers, the largest ones, infinities, NaN with several payloads, and zeros, from element `at` on. */
+static void put_special(struct states *s, size_t at, bool only_v)
+{
+	static const uint32_t special[] = {1, 0x80000001, 0x007fffff, 0x00800000, 0x7f7fffff,
+		0xff7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0x7fa0dead, 0xffc01234, 0x80000000};
+	const size_t count = sizeof(special) / sizeof(special[0]);
+
+	memcpy(s->v + at, special, sizeof(special));
+	if (only_v)
+		return;
+	memcpy(s->m + at + count, special, sizeof(special));
+	memcpy(s->master + at + 2 * count, special, sizeof(special));
+}
+
+static void repeat(float **array, size_t count, size_t copies)
+{
+	*array = realloc(*array, count * copies * sizeof(float));
+	if (!*array)
+		exit(1);
+	for (size_t i = 1; i < copies; i++)
+		memcpy(*array + i * count, *array, count * sizeof(float));
+}
+
+static void repeat_states(struct states *s, size_t copies)
+{
+	repeat(&s->master, s->count, copies);
+	repeat(&s->m, s->count, copies);
+	repeat(&s->v, s->count, copies);
+	s->count *= copies;
+}
+
+struct way {
+	const char *name;
+	bool bf16_gradients;
+	bool lerp;
+	bool relative; /* the second moment of the base is there for the first moment */
+	bool fused;
+	bool special;
+	bool special_v; /* few numbers are special, so that gradients are still coded relative to v */
+	size_t copies; /* 0: one */
+};
+
+static void take_steps(const struct way *way, struct states *s, struct states *ret_base)
+{
+	/* With lerp the first row has no gradient in step 8: there small numbers stay small. */
+	unsigned steps = way->special ? 7 : 5;
+
+	if (states_open(s, small ? 3 : 9, 121) < 0)
+		exit(1);
+	s->bf16_gradients = way->bf16_gradients;
+	s->lerp = way->lerp;
+	s->fused = way->fused;
+	for (unsigned i = 0; i < steps; i++)
+		states_step(s);
+	if (way->special) {
+		put_special(s, 0, false);
+		put_special(s, 125, false);
+	}
+	if (way->special_v)
+		put_special(s, 125, true);
+	if (states_copy(s, ret_base) < 0)
+		exit(1);
+	states_step(s);
+	if (way->special)
+		put_special(s, 250, false);
+	repeat_states(s, way->copies ? way->copies : 1);
+	repeat_states(ret_base, way->copies ? way->copies : 1);
+}
+
+static void write_adam(const struct way *way)
 {
 	struct states s, base;
 	struct ckpt_chunk m = {.width = 4, .kind = CKPT_KIND_FLOAT, .role = CKPT_ADAM_M}, v, w;
 
-	if (states_open(&s, small ? 3 : 9, 121) < 0)
-		exit(1);
-	s.bf16_gradients = bf16_gradients;
-	s.lerp = lerp;
-	for (unsigned i = 0; i < 5; i++)
-		states_step(&s);
-	if (states_copy(&s, &base) < 0)
-		exit(1);
-	states_step(&s);
+	take_steps(way, &s, &base);
 	m.count = s.count;
 	m.adam = &s.hyper;
 	m.base = base.m;
-	m.v_base = relative ? base.v : NULL;
+	m.v_base = way->relative ? base.v : NULL;
 	v = w = m;
 	v.role = CKPT_ADAM_V;
 	v.base = base.v;
@@ -89,8 +161,8 @@ static void write_adam(bool bf16_gradients, bool lerp, bool relative)
 		const void *data = i == 0 ? s.m : i == 1 ? s.v : s.master;
 		char name[100];
 
-		snprintf(name, sizeof(name), "adam%zu-%d-%d-%d", i, bf16_gradients, lerp, relative);
-		write_chunk(name, chunk, data);
+		snprintf(name, sizeof(name), "adam%zu-%s", i, way->name);
+		write_copies(name, chunk, data, way->copies ? way->copies : 1);
 	}
 	states_close(&s);
 	states_close(&base);
@@ -186,6 +258,91 @@ static void write_tuned(void)
 	}
 }
 
+/*
+ * 16-bit weights with two exponents, of which those with the smaller one change more often. The groups between have no
+ * elements. With `lines` every third line is that of the base.
+ */
+static void write_gap(
+	const char *name, enum ckpt_chunk_kind kind, size_t count, bool lines, struct prng *prng)
+{
+	static uint16_t base[4500], now[4500];
+	unsigned shift = kind == CKPT_KIND_F16 ? 10 : 7, large = kind == CKPT_KIND_F16 ? 13 : 121;
+	struct ckpt_chunk chunk = {.count = count, .width = 2, .kind = kind, .base = base};
+
+	for (size_t i = 0; i < count; i++) {
+		bool is_large = prng_below(prng, 2);
+		uint64_t random = prng_next(prng);
+
+		base[i] = (uint16_t)((is_large ? large : large - 5) << shift |
+				     (random & ((1u << shift) - 1)) | (random >> 40 & 1) << 15);
+		now[i] = base[i];
+		if (lines && i / 64 % 3 == 0)
+			continue;
+		if (!is_large || prng_below(prng, 100) == 0)
+			now[i] ^= (uint16_t)prng_below(prng, 16);
+	}
+	write_chunk(name, &chunk, now);
+}
+
+/* Bytes, of which a share is `usual` and the others are one of four. */
+static void write_bytes(const char *name, size_t count, size_t copies, unsigned usual,
+	unsigned percent, struct prng *prng)
+{
+	static uint8_t data[140000];
+	struct ckpt_chunk chunk = {.count = count * copies, .width = 1, .kind = CKPT_KIND_INT};
+
+	for (size_t i = 0; i < count; i++)
+		data[i] = (uint8_t)(prng_below(prng, 100) < percent ? usual
+								    : 1 + prng_below(prng, 4));
+	for (size_t i = count; i < chunk.count; i++)
+		data[i] = data[i - count];
+	write_copies(name, &chunk, data, copies);
+}
+
+/* A plane of two values alone; two planes that need sizes of three bytes and frames of two blocks; groups. */
+static void write_planes(struct prng *prng)
+{
+	static uint8_t signs[1003];
+	struct ckpt_chunk chunk = {.count = sizeof(signs), .width = 1, .kind = CKPT_KIND_INT};
+
+	for (size_t i = 0; i < sizeof(signs); i++)
+		signs[i] = prng_below(prng, 2) ? 0x81 : 3;
+	write_chunk("two-values", &chunk, signs);
+	write_bytes("long", 2000, 70, 9, 70, prng);
+	write_bytes("long-sparse", 2000, 70, 0, 90, prng);
+	write_gap("gap-f16", CKPT_KIND_F16, 2500, false, prng);
+	write_gap("gap-mask", CKPT_KIND_BF16, 4500, true, prng);
+}
+
+/* Orders of operations, numbers that are not finite, and more elements than are predicted at once. */
+static void write_adam_ways(void)
+{
+	static const struct way ways[] = {
+		{.name = "0-0-1", .relative = true},
+		{.name = "1-0-0", .bf16_gradients = true},
+		{.name = "1-1-0", .bf16_gradients = true, .lerp = true},
+		{.name = "1-1-1", .bf16_gradients = true, .lerp = true, .relative = true},
+		{.name = "fused", .fused = true, .relative = true},
+		{.name = "fused-bf16", .fused = true, .bf16_gradients = true},
+		{.name = "fused-relative", .fused = true, .bf16_gradients = true, .relative = true},
+		{.name = "special", .bf16_gradients = true, .relative = true, .special = true},
+		{.name = "relative",
+			.bf16_gradients = true,
+			.relative = true,
+			.special_v = true,
+			.copies = 12},
+		{.name = "special-lerp",
+			.bf16_gradients = true,
+			.lerp = true,
+			.relative = true,
+			.special = true},
+		{.name = "special-fused", .bf16_gradients = true, .fused = true, .special = true},
+	};
+
+	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
+		write_adam(&ways[i]);
+}
+
 int main(int argc, char **argv)
 {
 	struct prng prng = {7};
@@ -203,10 +360,8 @@ int main(int argc, char **argv)
 	}
 	write_cast(&prng);
 	write_tuned();
-	write_adam(false, false, true);
-	write_adam(true, false, false);
-	write_adam(true, true, false);
-	write_adam(true, true, true);
+	write_adam_ways();
+	write_planes(&prng);
 	ckpt_codec_close(codec);
 	return 0;
 }
