@@ -53,6 +53,7 @@ struct ckpt_adam_step {
 /*
  * What the encoder has found of an optimizer in the chunks of one role, for those that follow: their order of
  * operations is tried first. All 0 at first. It belongs to the caller, and to one call at a time.
+ * With a hint the encoded bytes also depend on the chunks that were encoded before with the same hint.
  */
 struct ckpt_adam_hint {
 	uint8_t order; /* 0: none yet */
@@ -85,8 +86,9 @@ struct ckpt_codec;
 enum ckpt_simd { CKPT_SIMD_PLAIN, CKPT_SIMD_AVX2, CKPT_SIMD_AVX512, CKPT_SIMD_BEST };
 
 /*
- * About 7 MiB of scratch. NULL: no memory, or the processor lacks `simd`. On one machine all encode to the same bytes.
- * Another one may choose otherwise where two modes are equally good, for its logarithm may differ in the last bit.
+ * About 7 MiB of scratch, and two zstd contexts. NULL: no memory, or the processor lacks `simd`. On one machine all
+ * instruction sets encode to the same bytes. Another machine may choose otherwise where two modes are equally good, for
+ * its logarithm may differ in the last bit.
  */
 struct ckpt_codec *ckpt_codec_open(enum ckpt_simd simd);
 void ckpt_codec_close(struct ckpt_codec *codec);
@@ -100,7 +102,11 @@ void ckpt_codec_set_margin(struct ckpt_codec *codec, double margin);
 /* Room that any chunk of `bytes` bytes can be encoded into. */
 size_t ckpt_encode_room(size_t bytes);
 
-/* Encodes `data` into `out`, which has ckpt_encode_room() bytes; returns the length. It cannot fail. */
+/*
+ * Encodes `data` into `out`, which has ckpt_encode_room() bytes; returns the length. It cannot fail.
+ * The same elements may be encoded to other bytes elsewhere or later: do not compare encoded chunks, nor use a digest of
+ * one to say that elements are the same.
+ */
 size_t ckpt_encode(
 	struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const void *data, uint8_t *out);
 

@@ -3,6 +3,7 @@
  * The loops of kernels.h in plain C. Included by each file that compiles them for an instruction set, within its
  * target. Floating point is IEEE 754 without contraction (-ffp-contract=off), so that all of them agree.
  */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -14,6 +15,10 @@
 #endif
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements and bits are little-endian");
+_Static_assert(FLT_EVAL_METHOD == 0, "fp32 arithmetic is not done in a wider type");
+#ifdef __FAST_MATH__
+#error "-ffast-math changes what is predicted: build libckpt/codec without it"
+#endif
 
 /* Elements where they lie, aligned or not. */
 typedef uint8_t any_u8;

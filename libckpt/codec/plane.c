@@ -288,7 +288,10 @@ static int read_simple(struct ckpt_codec *codec, const uint8_t **in, const uint8
 	}
 }
 
-/* What follows the bitmap. Both go to the scratch, so that they may be read beyond their ends. */
+/*
+ * What follows the bitmap. The packed bytes are copied to the scratch, for they may be read beyond their end. The bitmap
+ * may stand in the input: no more than its (length + 7) / 8 bytes are read.
+ */
 static int unpack_sparse(struct ckpt_codec *codec, unsigned level, const uint8_t *bitmap,
 	size_t count, const uint8_t **in, const uint8_t *end, size_t length, uint8_t *room)
 {

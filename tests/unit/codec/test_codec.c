@@ -19,7 +19,7 @@
 
 static struct ckpt_codec *codecs[LEVELS];
 static unsigned seen[CKPT_MODE_END];
-static bool relative_seen; /* a gradient beside a second moment */
+static unsigned seen_flags[16]; /* of the modes of ADAM */
 
 static int set_up(void **state)
 {
@@ -86,6 +86,8 @@ static uint8_t *check(const struct ckpt_chunk *chunk, const void *data, size_t *
 	assert_true(size <= bytes + 1);
 	assert_true(first[0] < CKPT_MODE_END);
 	seen[first[0]]++;
+	if (first[0] >= CKPT_MODE_ADAM_M && first[0] <= CKPT_MODE_ADAM_W)
+		seen_flags[first[1] & 15]++;
 	/* What follows a chunk is not passed over. */
 	first[size] = 0;
 	assert_int_equal(ckpt_decode(codecs[0], &refs, first, size + 1, other), CKPT_EINTEGRITY);
@@ -209,32 +211,38 @@ static void test_chunks_come_back(void **state)
 	free(base);
 }
 
-/* The largest chunk, with all that is sampled and cut into blocks. */
-static void test_largest_chunk(void **state)
+/* The largest chunk of an element width, with all that is sampled and cut into blocks. */
+static void check_largest(unsigned width)
 {
-	size_t count = CKPT_CHUNK_BYTES / 4, size;
+	size_t count = CKPT_CHUNK_BYTES / width, size;
 	uint8_t *data = malloc(CKPT_CHUNK_BYTES), *base = malloc(CKPT_CHUNK_BYTES);
 	struct ckpt_chunk chunk = {
-		.count = count, .width = 4, .kind = CKPT_KIND_FLOAT, .base = base};
+		.count = count, .width = width, .kind = CKPT_KIND_FLOAT, .base = base};
 	struct prng prng = {4};
 
-	(void)state;
 	assert_true(data && base);
-	draw(&prng, BELL, 4, count, data);
+	draw(&prng, BELL, width, count, data);
 	memcpy(base, data, CKPT_CHUNK_BYTES);
 	/* A row of an embedding in a hundred was touched. */
-	for (size_t i = 0; i < count / CKPT_CHUNK_BYTES * 100 + 40; i++)
-		draw(&prng, BELL, 4, 64, base + prng_below(&prng, count / 64) * 256);
+	for (size_t i = 0; i < 40; i++)
+		draw(&prng, BELL, width, 64, base + prng_below(&prng, count / 64) * 64 * width);
 	free(check(&chunk, data, &size));
 	assert_true(size < CKPT_CHUNK_BYTES / 50);
 	chunk.base = NULL;
 	check_only(&chunk, data);
 	/* Noise is as large as it is, and a byte. */
-	draw(&prng, RANDOM, 4, count, data);
+	draw(&prng, RANDOM, width, count, data);
 	free(check(&chunk, data, &size));
 	assert_int_equal(size, CKPT_CHUNK_BYTES + 1);
 	free(data);
 	free(base);
+}
+
+static void test_largest_chunks(void **state)
+{
+	(void)state;
+	for (unsigned width = 1; width <= 8; width *= 2)
+		check_largest(width);
 }
 
 static double half_value(unsigned half)
@@ -316,8 +324,9 @@ static void test_weights_that_are_rounded(void **state)
 /* The smaller weights have changed more often: they are coded by exponents. */
 static void test_fine_tuned_weights(void **state)
 {
-	static const size_t sizes[] = {1, 63, 500, 4097, 60001};
-	static uint16_t base[60001 + 1], now[60001 + 1];
+	enum { MOST = CKPT_CHUNK_BYTES / 2 };
+	static const size_t sizes[] = {1, 63, 500, 4097, 60001, MOST};
+	static uint16_t base[MOST + 1], now[MOST + 1];
 
 	(void)state;
 	for (size_t i = 0; i < 2 * COUNT(sizes); i++) {
@@ -369,11 +378,9 @@ static void check_adam(
 	v.m = w.m = now->m;
 	encoded = check(&m, now->m, &size);
 	m.v_base = NULL;
-	if (encoded[0] == CKPT_MODE_ADAM_M && encoded[1] & 8) {
-		relative_seen = true;
+	if (encoded[0] == CKPT_MODE_ADAM_M && encoded[1] & 8)
 		assert_int_equal(
 			ckpt_decode(codecs[0], &m, encoded, size, scratch), CKPT_EINTEGRITY);
-	}
 	free(encoded);
 	free(scratch);
 	check_only(&m, now->m);
@@ -384,14 +391,15 @@ static void check_adam(
 /* Right and wrong hyper-parameters, gradients of either type, moments that are not finite. */
 static void test_adam_is_predicted(void **state)
 {
-	for (unsigned way = 0; way < 4; way++) {
+	for (unsigned way = 0; way < 6; way++) {
 		struct states s, base, now;
 		struct ckpt_adam_step wrong;
 
 		(void)state;
 		assert_int_equal(states_open(&s, 40, 130), 0);
 		s.bf16_gradients = way & 1;
-		s.lerp = way & 2;
+		s.lerp = way == 2 || way == 3;
+		s.fused = way >= 4;
 		for (unsigned i = 0; i < 5; i++)
 			states_step(&s);
 		assert_int_equal(states_copy(&s, &base), 0);
@@ -619,19 +627,25 @@ static void test_hostile_chunks(void **state)
 	free(room);
 }
 
+/* Every mode, and every order of operations with either gradient and either coding of it. */
 static void test_every_mode_was_there(void **state)
 {
+	static const uint8_t flags[] = {0, 1, 2, 3, 6, 10, 11, 14};
+
 	(void)state;
 	for (unsigned mode = 0; mode < CKPT_MODE_END; mode++)
 		assert_true(seen[mode] > 0);
-	assert_true(relative_seen);
+	for (size_t i = 0; i < COUNT(flags); i++) {
+		if (seen_flags[flags[i]] == 0)
+			fail_msg("no chunk has the flags %u", flags[i]);
+	}
 }
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_chunks_come_back),
-		cmocka_unit_test(test_largest_chunk),
+		cmocka_unit_test(test_largest_chunks),
 		cmocka_unit_test(test_rounding_to_half),
 		cmocka_unit_test(test_weights_that_are_rounded),
 		cmocka_unit_test(test_fine_tuned_weights),
