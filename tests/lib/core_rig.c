@@ -377,6 +377,7 @@ int core_rig_bury(struct core_rig *rig, enum ckpt_two_phase_delete_act act, uint
 
 void core_rig_close(struct core_rig *rig)
 {
+	must(counting != rig, "allocations are still counted");
 	io_fault_clear(&rig->fault);
 	core_rig_let_go(rig);
 	must(command(rig, ckpt_command_new(&rig->core, sizeof(struct ckpt_closer), NULL),
