@@ -26,8 +26,11 @@ import forked, os, signal, subprocess, sys
 last = [forked.Forked("pass", destructors=well).communicate()[0] for well in (False, True)]
 assert last == ["", "the server ends\\n"], last
 asked = "import sys; print(sys.stdin.readline().strip(), sys.argv, flush=True); {{}}"
+own = dict(os.environ, CKPT_TEST_FULL="")  # whether destructors run is asked above
 words = [sys.executable, "-S", {str(PLACE / "forked.py")!r}, "-u", "-c", asked.format(sys.argv[1])]
-done = subprocess.run(words, input="hello\\n", capture_output=True, text=True, check=False)
+done = subprocess.run(
+    words, env=own, input="hello\\n", capture_output=True, text=True, check=False
+)
 print(done.stdout.strip(), done.returncode, flush=True)
 exec(sys.argv[2])
 """
