@@ -248,17 +248,17 @@ static int start_ways(struct ckpt_shard_load *g, ckpt_task_fn *body, unsigned mo
 	return g->ways ? 0 : ckpt_fail(g->err, -ENOMEM, "out of memory");
 }
 
-int ckpt_shard_load_start_indexes(struct ckpt_shard_load *g)
+int ckpt_shard_load_start_indexes(struct ckpt_shard_load *load)
 {
-	return start_ways(g, index_body, CKPT_SHARD_LOAD_INDEXES);
+	return start_ways(load, index_body, CKPT_SHARD_LOAD_INDEXES);
 }
 
-int ckpt_shard_load_end_ways(struct ckpt_shard_load *g)
+int ckpt_shard_load_end_ways(struct ckpt_shard_load *load)
 {
-	ckpt_free(g->ways);
-	g->ways = NULL;
-	g->way_count = 0;
-	return g->code ? g->code : g->stop;
+	ckpt_free(load->ways);
+	load->ways = NULL;
+	load->way_count = 0;
+	return load->code ? load->code : load->stop;
 }
 
 /* Opening. */

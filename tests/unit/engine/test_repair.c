@@ -485,7 +485,8 @@ static void test_unreadable_alone(void **state)
 		open_rig(s);
 		assert_int_equal(read_it(s), dead_codes[i]);
 		assert_int_equal(s->rig.err.repaired, 0);
-		assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be repaired from "));
+		assert_true(
+			core_rig_logged(&s->rig, CKPT_LOG_ERROR, "could not be repaired from "));
 		assert_int_equal(
 			core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), dead_codes[i]);
 		assert_false(has_note(s));
