@@ -23,9 +23,12 @@ static struct ckpt_digest canonical(XXH128_hash_t hash)
 
 struct ckpt_digest ckpt_digest_of(const void *data, size_t len)
 {
-	if (ckpt_digest_avx2_usable())
-		return ckpt_digest_avx2(data, len);
-	return canonical(XXH3_128bits(data, len));
+	struct ckpt_digest digest;
+
+	if (!ckpt_digest_avx2_usable())
+		return canonical(XXH3_128bits(data, len));
+	ckpt_digest_avx2(data, len, digest.bytes);
+	return digest;
 }
 
 struct ckpt_digest ckpt_digest_of_two(

@@ -20,14 +20,12 @@
 #define XXH_VECTOR 2 /* XXH_AVX2 */
 #include <xxhash.h>
 
-struct ckpt_digest ckpt_digest_avx2(const void *data, size_t len)
+void ckpt_digest_avx2(const void *data, size_t len, uint8_t ret_bytes[16])
 {
 	XXH128_canonical_t bytes;
-	struct ckpt_digest digest;
 
 	XXH128_canonicalFromHash(&bytes, XXH3_128bits(data, len));
-	memcpy(digest.bytes, bytes.digest, sizeof(digest.bytes));
-	return digest;
+	memcpy(ret_bytes, bytes.digest, sizeof(bytes.digest));
 }
 
 #if defined(__clang__)
@@ -43,9 +41,12 @@ bool ckpt_digest_avx2_usable(void)
 
 #else
 
-struct ckpt_digest ckpt_digest_avx2(const void *data, size_t len)
+void ckpt_digest_avx2(const void *data, size_t len, uint8_t ret_bytes[16])
 {
-	return ckpt_digest_of(data, len);
+	(void)data;
+	(void)len;
+	(void)ret_bytes;
+	ckpt_assert_failed("AVX2 is usable", __FILE__, __LINE__);
 }
 
 bool ckpt_digest_avx2_usable(void)

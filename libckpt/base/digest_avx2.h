@@ -3,11 +3,11 @@
 #ifndef CKPT_BASE_DIGEST_AVX2_H
 #define CKPT_BASE_DIGEST_AVX2_H
 
-#include "base/digest.h"
+#include "base/compiler.h"
 
 /* This CPU has them, and this build uses them. */
 bool ckpt_digest_avx2_usable(void);
-/* Precondition: usable. The same digest as ckpt_digest_of(). */
-struct ckpt_digest ckpt_digest_avx2(const void *data, size_t len);
+/* Precondition: usable. The bytes of ckpt_digest_of(). */
+void ckpt_digest_avx2(const void *data, size_t len, uint8_t ret_bytes[16]);
 
 #endif

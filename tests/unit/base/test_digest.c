@@ -83,9 +83,10 @@ static void test_both_implementations(void **state)
 		return;
 	}
 	for (size_t len = 0; len < 3000; len++) {
-		struct ckpt_digest vector = ckpt_digest_avx2(pattern + len % 7, len);
 		struct ckpt_digest plain = ckpt_digest_of_two(pattern + len % 7, len, NULL, 0);
+		struct ckpt_digest vector;
 
+		ckpt_digest_avx2(pattern + len % 7, len, vector.bytes);
 		assert_true(ckpt_digest_equal(&vector, &plain));
 	}
 }
