@@ -5,7 +5,7 @@
 
 #include <zstd.h>
 
-#include "codec/codec.h"
+#include "codec/chunk.h"
 #include "codec/kernels.h"
 
 /* Lines of a chunk that are looked at before it is encoded. */
