@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cuda_batch.h"
 
-#include "device/cuda_state.h"
-
 /* From the one to the other. Those that have failed already have their words. */
 static void fail_all(struct ckpt_cuda_flight *first, const struct ckpt_cuda_flight *last, int code,
 	const struct ckpt_error *error)

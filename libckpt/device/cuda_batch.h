@@ -3,25 +3,7 @@
 #ifndef CKPT_DEVICE_CUDA_BATCH_H
 #define CKPT_DEVICE_CUDA_BATCH_H
 
-#include "device/cuda_copy_plan.h"
-
-struct ckpt_cuda_device;
-struct ckpt_cuda_flight;
-
-struct ckpt_cuda_batch {
-	struct ckpt_cuda_flight
-		*first; /* by next, in the order of submission; NULL: there is none */
-	struct ckpt_cuda_flight *last;
-	uint64_t piece_max;
-	/* The last piece, which is not in the stream yet: the next one may follow it on both sides. */
-	struct ckpt_cuda_piece piece;  /* height 0: there is none */
-	const char *tensor;            /* it is of: no copy goes over the end of an allocation */
-	struct ckpt_cuda_flight *from; /* it has bytes of this copy, and on */
-	struct ckpt_cuda_flight *to;   /* to this one */
-	unsigned entries;              /* given to the stream */
-	unsigned runs;                 /* of them, pieces that are one run, */
-	uint64_t bytes;                /* and theirs */
-};
+#include "device/cuda_state.h"
 
 void ckpt_cuda_batch_begin(struct ckpt_cuda_device *d, uint64_t piece_max);
 /* The copy that the next pieces are of; of the same direction, and as eager, as the others. */

@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include "base/error.h"
 #include "device/cuda_api.h"
-#include "device/cuda_batch.h"
+#include "device/cuda_copy_plan.h"
 #include "device/cuda_driver.h"
 #include "device/cuda_launch_args.h"
 #include "device/cuda_piece_size.h"
@@ -31,6 +31,22 @@ struct ckpt_cuda_flight {
 	bool recorded;    /* the event is; else the stream is waited for */
 	unsigned entries; /* in the stream */
 	uint64_t bytes;   /* see struct ckpt_cuda_done */
+};
+
+/* Copies that go into the stream together and share an event. See cuda_batch.h. */
+struct ckpt_cuda_batch {
+	struct ckpt_cuda_flight
+		*first; /* by next, in the order of submission; NULL: there is none */
+	struct ckpt_cuda_flight *last;
+	uint64_t piece_max;
+	/* The last piece, which is not in the stream yet: the next one may follow it on both sides. */
+	struct ckpt_cuda_piece piece;  /* height 0: there is none */
+	const char *tensor;            /* it is of: no copy goes over the end of an allocation */
+	struct ckpt_cuda_flight *from; /* it has bytes of this copy, and on */
+	struct ckpt_cuda_flight *to;   /* to this one */
+	unsigned entries;              /* given to the stream */
+	unsigned runs;                 /* of them, pieces that are one run, */
+	uint64_t bytes;                /* and theirs */
 };
 
 /* Registration, which a caller waits for. On the feeder: on a user's thread it might be of another GPU. */

@@ -2,6 +2,7 @@
 /* What of a copy goes into the stream: pieces of large segments, and launches for many small ones and for samples. */
 #include <stdio.h>
 
+#include "device/cuda_batch.h"
 #include "device/cuda_copy_plan.h"
 #include "device/cuda_grids.h"
 #include "device/cuda_spans.h"

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "device/cuda_batch.h"
 
 static void word(const struct ckpt_cuda_device *d, int error, const char *what, char text[256])
 {

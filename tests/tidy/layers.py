@@ -29,7 +29,6 @@ ENGINE = (
 
 # Files below libckpt/ that include each other in a circle. Take away what is gone; add nothing.
 KNOWN_CIRCLES = (
-    {"device/cuda_batch", "device/cuda_state"},
     {"staging/pool", "staging/reader_quota"},
     {"engine/core/pool_growth", "engine/core/pool_shrink"},
     {"engine/lineage/open", "engine/lineage/open_catchup", "engine/lineage/open_sync"},
