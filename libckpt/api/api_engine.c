@@ -132,7 +132,7 @@ int ckpt_engine_open(
 	if (!path || !*path || !ret_engine)
 		return ckpt_fail(err, -EINVAL, "ckpt_engine_open: path or ret_engine is missing");
 	int r = take_options(opts, &copy);
-	return r < 0 ? r : ckpt_runtime_open(path, &copy, err, ret_engine);
+	return r < 0 ? r : ckpt_import_open(path, &copy, err, ret_engine);
 }
 
 static int bring(const char *path, const struct ckpt_engine_opts *opts,

@@ -37,7 +37,6 @@ KNOWN_CIRCLES = (
     {"engine/copy/step_copy", "engine/copy/step_copy_dest"},
     {"engine/save/rank_schema", "engine/save/save"},
     {"engine/restore/restore", "engine/restore/sync"},
-    {"engine/runtime/import", "engine/runtime/runtime"},
 )
 
 INCLUDE = re.compile(r'^#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)

@@ -358,7 +358,7 @@ int ckpt_runtime_import(const char *path, const struct ckpt_engine_opts *opts,
 	return r;
 }
 
-void ckpt_import_log(
+static void log_import(
 	const struct ckpt_import *bring, struct ckpt_log *log, const char *path, const char *remote)
 {
 	double seconds = (double)bring->took_ns / 1e9;
@@ -375,4 +375,25 @@ void ckpt_import_log(
 			"%.3f s",
 			(unsigned long long)bring->step, (unsigned long long)bring->generation,
 			remote, path, mib, seconds);
+}
+
+/* Many ranks are to agree on who does it, and when: that is their program's. */
+static bool brings(const struct ckpt_engine_opts *opts)
+{
+	return opts->remote && opts->world <= 1 &&
+	       !(opts->flags &
+		       (CKPT_ENGINE_READ_ONLY | CKPT_ENGINE_NEW_START | CKPT_ENGINE_NO_IMPORT));
+}
+
+int ckpt_import_open(const char *path, const struct ckpt_engine_opts *opts, struct ckpt_error *err,
+	struct ckpt_engine **ret_engine)
+{
+	struct ckpt_import import = {0};
+	int r = brings(opts) ? ckpt_runtime_import(path, opts, NULL, err, &import) : 0;
+
+	if (r == 0)
+		r = ckpt_runtime_open(path, opts, err, ret_engine);
+	if (r == 0)
+		log_import(&import, ckpt_runtime_log(*ret_engine), path, opts->remote);
+	return r;
 }

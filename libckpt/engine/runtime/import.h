@@ -8,7 +8,6 @@
 #define CKPT_ENGINE_RUNTIME_IMPORT_H
 
 #include <ckpt/engine.h>
-#include "base/log.h"
 #include "engine/restore/restore.h"
 
 struct ckpt_import {
@@ -29,8 +28,8 @@ struct ckpt_import {
 int ckpt_runtime_import(const char *path, const struct ckpt_engine_opts *opts,
 	const struct ckpt_restore_near *near, struct ckpt_error *err,
 	struct ckpt_import *ret_bring);
-/* Says what came of it. */
-void ckpt_import_log(const struct ckpt_import *bring, struct ckpt_log *log, const char *path,
-	const char *remote);
+/* As ckpt_runtime_open(), after the import where opts asks for one. */
+int ckpt_import_open(const char *path, const struct ckpt_engine_opts *opts, struct ckpt_error *err,
+	struct ckpt_engine **ret_engine);
 
 #endif

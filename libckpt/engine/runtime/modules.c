@@ -9,29 +9,16 @@
 #include "engine/save/commit.h"
 #include "engine/save/saver.h"
 
-static void opened(struct ckpt_core *core)
-{
-	ckpt_upload_queue_begin(core);
-}
-
 static void claimed(struct ckpt_core *core)
 {
 	ckpt_gc_ask(core, CKPT_GC_SETTLE | CKPT_GC_SWEEP);
 	ckpt_upload_queue_note_claim(core);
 }
 
-static void claim_ended(struct ckpt_core *core)
-{
-	ckpt_save_wake_early(core);
-}
-
-static bool keeps(const struct ckpt_core *core, uint64_t generation, uint64_t step)
-{
-	return ckpt_upload_queue_keeps(core, generation, step);
-}
-
-static const struct ckpt_core_hooks hooks = {
-	.opened = opened, .claimed = claimed, .claim_ended = claim_ended, .keeps = keeps};
+static const struct ckpt_core_hooks hooks = {.opened = ckpt_upload_queue_begin,
+	.claimed = claimed,
+	.claim_ended = ckpt_save_wake_early,
+	.keeps = ckpt_upload_queue_keeps};
 
 int ckpt_modules_open(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err)

@@ -16,7 +16,6 @@
 #include "base/thread.h"
 #include "engine/lineage/open.h"
 #include "engine/runtime/commands.h"
-#include "engine/runtime/import.h"
 #include "engine/runtime/modules.h"
 #include "engine/runtime/runtime_state.h"
 #include "engine/save/saver.h"
@@ -237,23 +236,12 @@ static int read_store(struct ckpt_engine *engine, struct ckpt_error *err)
 	return r;
 }
 
-/* Many ranks are to agree on who does it, and when: that is their program's. */
-static bool brings(const struct ckpt_engine_opts *opts)
-{
-	return opts->remote && opts->world <= 1 &&
-	       !(opts->flags &
-		       (CKPT_ENGINE_READ_ONLY | CKPT_ENGINE_NEW_START | CKPT_ENGINE_NO_IMPORT));
-}
-
 int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, struct ckpt_error *err,
 	struct ckpt_engine **ret_engine)
 {
-	struct ckpt_import bring = {0};
-	int r = brings(opts) ? ckpt_runtime_import(path, opts, NULL, err, &bring) : 0;
-
-	if (r < 0)
-		return r;
 	struct ckpt_engine *engine = ckpt_alloc(sizeof(*engine));
+	int r;
+
 	if (!engine)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
 	engine->root = -1;
@@ -278,10 +266,8 @@ int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, str
 		(void)ckpt_fail(err, r, "cannot open %s: %s", path, ckpt_code_text(r));
 	if (r == 0)
 		r = open_parts(engine, opts, err);
-	if (r == 0) {
-		ckpt_import_log(&bring, engine->log, path, opts->remote);
+	if (r == 0)
 		r = open_core(engine, opts, err);
-	}
 	if (r == 0)
 		r = read_store(engine, err);
 	if (r < 0) {

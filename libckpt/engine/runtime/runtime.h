@@ -9,7 +9,7 @@
 
 struct ckpt_engine;
 
-/* `opts` is complete and checked. Words into `err`. */
+/* `opts` is complete and checked. Imports nothing, see import.h. Words into `err`. */
 int ckpt_runtime_open(const char *path, const struct ckpt_engine_opts *opts, struct ckpt_error *err,
 	struct ckpt_engine **ret_engine);
 void ckpt_runtime_close(struct ckpt_engine *engine);
