@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "engine/core/core.h"
 #include "engine/core/pool_allowance.h"
-#include "engine/core/pool_shrink.h"
 
 /* A job's: the copies of the save wait behind it. */
 #define TOUCH_BYTES (UINT64_C(8) << 20)
@@ -380,7 +379,7 @@ void ckpt_pool_growth_want(struct ckpt_core *core, size_t blocks)
 {
 	struct ckpt_pool_growth *g = core->growth;
 
-	g->wanted = ckpt_shrink_active(core) ? blocks : 0;
+	g->wanted = g->shrinking ? blocks : 0;
 	/* The user has set the size; or it is being decided, and the next save asks again. */
 	if (core->config.sharers == 0 || ckpt_pool_growth_active(core) ||
 		!is_due(g, core->parts.pool, blocks))
@@ -406,23 +405,20 @@ void ckpt_pool_growth_retry(struct ckpt_core *core)
 
 bool ckpt_pool_growth_active(const struct ckpt_core *core)
 {
-	return ckpt_task_active(&core->growth->task) || ckpt_shrink_active(core);
+	return ckpt_task_active(&core->growth->task) || core->growth->shrinking;
 }
 
 int ckpt_pool_growth_open(struct ckpt_core *core)
 {
 	core->growth = ckpt_alloc(sizeof(*core->growth));
-	core->shrink = ckpt_alloc(sizeof(*core->shrink));
 	core->allowance = ckpt_alloc(sizeof(*core->allowance));
-	return core->growth && core->shrink && core->allowance ? 0 : -ENOMEM;
+	return core->growth && core->allowance ? 0 : -ENOMEM;
 }
 
 void ckpt_pool_growth_close(struct ckpt_core *core)
 {
 	ckpt_free(core->growth);
-	ckpt_free(core->shrink);
 	ckpt_free(core->allowance);
 	core->growth = NULL;
-	core->shrink = NULL;
 	core->allowance = NULL;
 }

@@ -25,6 +25,7 @@ struct ckpt_pool_growth {
 		timer; /* another rank has the ledger: how often, and whether to look again */
 	unsigned tries;
 	bool rested;
+	bool shrinking; /* memory is given back (core/pool_shrink.h), and none is added */
 	size_t wanted; /* blocks, by the save under way, while memory was being given back; 0: none */
 	size_t shard;    /* blocks of the largest that was asked for */
 	unsigned pause;  /* saves from one attempt to the next, */
@@ -44,7 +45,7 @@ struct ckpt_pool_growth {
 	unsigned allowed; /* this rank's share of the memory */
 };
 
-/* Makes core->growth, core->shrink and core->allowance. -ENOMEM. */
+/* Makes core->growth and core->allowance. -ENOMEM. */
 int ckpt_pool_growth_open(struct ckpt_core *core);
 /* When nothing is under way. What was not opened is not closed. */
 void ckpt_pool_growth_close(struct ckpt_core *core);
@@ -52,7 +53,7 @@ void ckpt_pool_growth_close(struct ckpt_core *core);
 void ckpt_pool_growth_want(struct ckpt_core *core, size_t blocks);
 /* Likewise: no memory is being given back any more. */
 void ckpt_pool_growth_retry(struct ckpt_core *core);
-/* Something of it is under way, or memory is given back (core/pool_shrink.h). It stops when the core is closing, and wakes the closer. */
+/* Something of it is under way, or memory is given back. It stops when the core is closing, and wakes the closer. */
 bool ckpt_pool_growth_active(const struct ckpt_core *core);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 
+#include "base/alloc.h"
 #include "base/error.h"
 #include "engine/core/core.h"
 #include "engine/core/pool_allowance.h"
@@ -260,6 +261,7 @@ static void shrink_done(struct ckpt_task *task)
 {
 	struct ckpt_core *core = CKPT_CONTAINER(task, struct ckpt_shrink, task)->core;
 
+	core->growth->shrinking = false;
 	core->commands--;
 	ckpt_pool_growth_retry(core);
 	ckpt_task_wake(core->closer);
@@ -286,11 +288,19 @@ void ckpt_shrink_want(struct ckpt_core *core)
 	s->given = 0;
 	s->seen = s->saves;
 	s->needed = s->saves >= SAVES ? s->largest : 0;
+	core->growth->shrinking = true;
 	core->commands++;
 	ckpt_task_start(&s->task, &core->sched, shrink_body, shrink_done);
 }
 
-bool ckpt_shrink_active(const struct ckpt_core *core)
+int ckpt_shrink_open(struct ckpt_core *core)
 {
-	return ckpt_task_active(&core->shrink->task);
+	core->shrink = ckpt_alloc(sizeof(*core->shrink));
+	return core->shrink ? 0 : -ENOMEM;
+}
+
+void ckpt_shrink_close(struct ckpt_core *core)
+{
+	ckpt_free(core->shrink);
+	core->shrink = NULL;
 }

@@ -33,11 +33,13 @@ struct ckpt_shrink {
 	unsigned given; /* slots in all */
 };
 
+/* Makes core->shrink, after core->growth. -ENOMEM. */
+int ckpt_shrink_open(struct ckpt_core *core);
+/* When nothing is under way. What was not opened is not closed. */
+void ckpt_shrink_close(struct ckpt_core *core);
 /* The core's thread: a save has begun whose shard has so many blocks. */
 void ckpt_shrink_note(struct ckpt_core *core, size_t blocks);
-/* A save is over. */
+/* A save is over. What begins sets core->growth->shrinking; it stops when the core is closing, and wakes the closer. */
 void ckpt_shrink_want(struct ckpt_core *core);
-/* Something of it is under way. It stops when the core is closing, and wakes the closer. */
-bool ckpt_shrink_active(const struct ckpt_core *core);
 
 #endif

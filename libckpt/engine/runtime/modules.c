@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/core/pool_growth.h"
+#include "engine/core/pool_shrink.h"
 #include "engine/gc/gc.h"
 #include "engine/lineage/lineage.h"
 #include "engine/save/commit.h"
@@ -30,6 +31,8 @@ int ckpt_modules_open(struct ckpt_core *core, const struct ckpt_core_parts *part
 	core->hooks = &hooks;
 	r = ckpt_pool_growth_open(core);
 	if (r == 0)
+		r = ckpt_shrink_open(core);
+	if (r == 0)
 		r = ckpt_lineage_open(core);
 	if (r == 0)
 		r = ckpt_gc_open(core);
@@ -51,6 +54,7 @@ void ckpt_modules_close(struct ckpt_core *core)
 	ckpt_saver_close(core);
 	ckpt_gc_close(core);
 	ckpt_lineage_close(core);
+	ckpt_shrink_close(core);
 	ckpt_pool_growth_close(core);
 	ckpt_core_destroy(core);
 }

@@ -679,7 +679,7 @@ static struct core_rig *save_meanwhile(struct scene *s, size_t blocks)
 		core_rig_run(rig);
 	}
 	assert_ptr_equal(rig->core.save, save);
-	assert_false(ckpt_shrink_active(&rig->core));
+	assert_false(rig->core.growth->shrinking);
 	assert_false(is_memory(slot_at(rig, 2000)));
 	assert_int_equal(ckpt_pool_slots(rig->pool), 2000 + FEW - 1024);
 	while (!(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_GONE))
