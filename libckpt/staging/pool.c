@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/latch.h"
 #include "base/thread.h"
-#include "staging/reader_quota.h"
+#include "staging/reader_queue.h"
 
 /* A slot that was put back is nobody's to read or write. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -456,7 +456,7 @@ void ckpt_pool_grow(struct ckpt_pool *pool, unsigned count)
 	add_slots(pool, count);
 	atomic_fetch_add(&pool->touched, (uint64_t)count * pool->block_bytes);
 	/* There is room for more of those who read. */
-	ckpt_reader_quotas_admit(pool);
+	ckpt_reader_quotas_admit(&pool->shares, pool->count);
 	ckpt_reader_quotas_wake(&pool->shares);
 	ckpt_task_wake(pool->waiter);
 }

@@ -78,9 +78,9 @@ unsigned ckpt_pool_owed(const struct ckpt_pool *pool);
 struct ckpt_slot *ckpt_pool_slot(const struct ckpt_pool *pool, unsigned number);
 /* The next that are got come in the order in which they lie: bytes that follow one another can then move at once. */
 void ckpt_pool_sort(struct ckpt_pool *pool);
-/* The task woken by every put, after the readers (reader_quota.h); NULL: nobody. */
+/* The task woken by every put, after the readers (reader_queue.h); NULL: nobody. */
 void ckpt_pool_set_waiter(struct ckpt_pool *pool, struct ckpt_task *waiter);
-/* What reader_quota.h keeps with the pool. */
+/* Its readers (reader_queue.h). */
 struct ckpt_reader_quotas *ckpt_pool_shares(struct ckpt_pool *pool);
 
 /*

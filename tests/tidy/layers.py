@@ -29,7 +29,6 @@ ENGINE = (
 
 # Files below libckpt/ that include each other in a circle. Take away what is gone; add nothing.
 KNOWN_CIRCLES = (
-    {"staging/pool", "staging/reader_quota"},
     {"engine/lineage/open", "engine/lineage/open_catchup", "engine/lineage/open_sync"},
     {"engine/shard/read", "engine/shard/read_block"},
     {"engine/copy/record_writer", "engine/copy/remote_gc", "engine/copy/upload_queue"},
