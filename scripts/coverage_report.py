@@ -22,7 +22,8 @@ ASSERTION = re.compile(r"\bCKPT_ASSERT(\(|_NO_OTHER\b)")
 
 # What must be taken whole: a branch that no test takes here is a step that may be lost some day.
 WHOLE = {
-    "commit": "engine/save/save.c engine/save/cleanup.c engine/save/builder.c engine/save/pipeline.c",
+    "commit": "engine/save/save.c engine/save/publish.c engine/save/cleanup.c engine/save/builder.c "
+    "engine/save/pipeline.c",
     "recovery": "engine/lineage/open.c engine/lineage/scan.c engine/lineage/scanner.c engine/lineage/lineage.c engine/lineage/select_step.c "
     "engine/restore/sink.c engine/restore/fsm.c",
     "retention": "engine/gc/gc.c engine/gc/retention.c engine/gc/delete_step.c engine/gc/delete_command.c",

@@ -9,7 +9,7 @@
  *             take_lock, take_manifest (lineage/select_step.c); _nothing_there (_newest.py)
  *   adopt     ckpt_adopter_body (runtime/commands.c), while the step is still open
  *   claim     look_body, parent_body, publish_body, adopt_claim (lineage/claim.c)
- *   save      publish_body, check_fence (save/save.c); committed (save/cleanup.c)
+ *   save      publish_body, check_fence (save/publish.c); committed (save/cleanup.c)
  *   Keeper    next_retired (gc/gc.c), ckpt_retention_next (gc/retention.c); lock_body, fence_body, unlink_body,
  *             empty_body (gc/delete_step.c)
  *

@@ -4,8 +4,8 @@
  * goes on while later generations settle what it left undecided, and power cuts.
  *
  * What stands for what:
- *   Writer   save_body, file_body, index_body, publish_body, check_fence (save/save.c); ckpt_save_end_body,
- *            abort_body (save/cleanup.c)
+ *   Writer   save_body, file_body, index_body (save/save.c); publish_body, check_fence (save/publish.c);
+ *            ckpt_save_end_body, abort_body (save/cleanup.c)
  *   publish  ckpt_file_put_body, put_write_body, publish_body, publish_sync_body (store_file_small.c)
  *   Settler  ckpt_scanner_start (lineage/scanner.c), next_unsettled (gc/gc.c), fence_body, settle_body, empty_body
  *            (gc/delete_step.c); with TIDY also next_retired, lock_body, unlink_body for the record of an abort

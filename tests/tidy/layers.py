@@ -33,7 +33,6 @@ KNOWN_CIRCLES = (
     {"engine/shard/read", "engine/shard/read_block"},
     {"engine/copy/record_writer", "engine/copy/remote_gc", "engine/copy/upload_queue"},
     {"engine/copy/step_copy", "engine/copy/step_copy_dest"},
-    {"engine/save/rank_schema", "engine/save/save"},
     {"engine/restore/restore", "engine/restore/sync"},
 )
 

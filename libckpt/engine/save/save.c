@@ -1,18 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save on the core: from the first copy to the published manifest. */
+/* A save on the core: from the first copy to the gate. publish.c goes on from there. */
 #include <errno.h>
-#include <string.h>
 
-#include "base/alloc.h"
 #include "base/error.h"
 #include "engine/core/pool_growth.h"
 #include "engine/core/pool_shrink.h"
 #include "engine/lineage/claim.h"
 #include "engine/lineage/lineage.h"
-#include "engine/lineage/open.h"
-#include "engine/save/rank_schema.h"
 #include "engine/save/save_state.h"
-#include "engine/save/saver.h"
 #include "format/index.h"
 
 static struct ckpt_save *save_of(struct ckpt_task *task)
@@ -88,8 +83,7 @@ static void timed_out(struct ckpt_timer *timer)
 			      save->fenced && !save->gate ? "; the fence was not reached" : ""));
 }
 
-/* After every operation: what stopped the save meanwhile, or what the operation failed with. */
-static int look(struct ckpt_save *save)
+int ckpt_save_check_op(struct ckpt_save *save)
 {
 	if (!save->code && save->op.result < 0)
 		ckpt_save_stop(save, save->op.result);
@@ -115,126 +109,10 @@ static int encode_index(struct ckpt_save *save)
 		save->meta_bytes, &save->index, &save->work);
 }
 
-void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank *ret_rank)
-{
-	const struct ckpt_core *core = save->core;
-
-	*ret_rank = (struct ckpt_manifest_rank){.rank = core->config.rank,
-		.index_digest = ckpt_digest_of(save->index.data, save->index.len),
-		.index_bytes = save->index.len,
-		.shard_bytes = save->plan->layout->bytes};
-	memcpy(ret_rank->node, core->config.node, sizeof(ret_rank->node));
-	memcpy(ret_rank->attempt, save->shard_attempt, sizeof(ret_rank->attempt));
-}
-
-static int encode_manifest(struct ckpt_save *save)
-{
-	struct ckpt_core *core = save->core;
-	struct ckpt_manifest_rank own;
-	struct ckpt_manifest manifest = {.kind = CKPT_MANIFEST_COMMIT,
-		.generation = core->lineage->generation,
-		.step = save->step,
-		.wall_ms = ckpt_env_wall_ms(core->parts.env),
-		.world = core->config.world,
-		.node_stores = core->config.node_store,
-		.ranks = save->ranks ? save->ranks->all : &own};
-
-	if (!save->ranks)
-		ckpt_save_own_rank(save, &own);
-	if (save->ranks && core->saver->catalog.generation == core->lineage->generation &&
-		ckpt_save_agreed(save)) {
-		manifest.catalog = core->saver->catalog.digest;
-		manifest.catalog_bytes = core->saver->catalog.bytes;
-	}
-	if (save->ranks) {
-		CKPT_ASSERT(strlen(save->ranks->differ) < sizeof(manifest.replicas));
-		memcpy(manifest.replicas, save->ranks->differ, sizeof(manifest.replicas));
-	}
-	memcpy(manifest.run_id, core->lineage->marker.run_id, sizeof(manifest.run_id));
-	memcpy(manifest.attempt, save->attempt, sizeof(manifest.attempt));
-	/* It fits: see CKPT_WORLD_SAVING. */
-	int r = ckpt_manifest_encode(&manifest, &save->manifest);
-	return r < 0 ? ckpt_fail(&save->work, r, "out of memory") : 0;
-}
-
-static int fail_body(struct ckpt_task *task, int code)
+int ckpt_save_fail_body(struct ckpt_task *task, int code)
 {
 	ckpt_save_stop(save_of(task), code);
 	return ckpt_task_continue(task, ckpt_save_end_body);
-}
-
-static void drop_listing(struct ckpt_save *save)
-{
-	ckpt_free(save->op.listing.names);
-	save->op.listing = (struct ckpt_listing){0};
-}
-
-#define FENCED_TEXT                                                                                \
-	"another start of the job runs, and nothing that this process saves counts any more: end " \
-	"it, or end the other and start this one again"
-
-int ckpt_save_check_fence(struct ckpt_save *save)
-{
-	struct ckpt_core *core = save->core;
-	uint64_t newest = ckpt_newest_claim(&save->op.listing);
-
-	drop_listing(save);
-	if (newest <= core->lineage->generation)
-		return 0;
-	core->lineage->fenced = true;
-	return ckpt_fail_at(&save->work, CKPT_EFENCED, &(struct ckpt_where){.tier = "local"},
-		"generation %llu has taken over the store %s from generation %llu: " FENCED_TEXT,
-		(unsigned long long)newest, core->parts.label,
-		(unsigned long long)core->lineage->generation);
-}
-
-/* Whoever waited was told that nobody knew: now it is known. */
-static void note_late(struct ckpt_save *save)
-{
-	if (save->ended)
-		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
-			"step %llu is not durable in %s, whose storage has answered at last: %s",
-			(unsigned long long)save->step, save->core->parts.label,
-			ckpt_code_text(save->op.result));
-}
-
-int ckpt_save_publish_body(struct ckpt_task *task)
-{
-	struct ckpt_save *save = save_of(task);
-	struct ckpt_store *store = save->core->store;
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_store_list(store, &save->op, CKPT_NAME_GENS);
-	CKPT_AWAIT(task, save->op.done);
-	r = look(save);
-	if (r == 0)
-		r = ckpt_save_check_fence(save);
-	else
-		drop_listing(save);
-	if (r == 0)
-		r = encode_manifest(save);
-	if (r < 0)
-		return fail_body(task, r);
-	if (save->ranks && save->core->config.node_store)
-		return ckpt_task_continue(task, ckpt_save_commit_nodes_body);
-	ckpt_name_manifest(save->path, save->core->lineage->generation, save->step);
-	save->publishing = true;
-	save->publish_tried = true;
-	ckpt_store_publish(
-		store, &save->op, save->path, save->manifest.data, save->manifest.len, NULL);
-	CKPT_AWAIT(task, save->op.done);
-	/* Another rank's abort, or this commit, whose answer was lost. */
-	if (save->op.result == -EEXIST && save->ranks)
-		return ckpt_task_continue(task, ckpt_save_resolve_body);
-	save->publishing = false;
-	if (save->op.result < 0) {
-		note_late(save);
-		return fail_body(task, save->op.result);
-	}
-	save->committed = true;
-	return ckpt_task_continue(task, ckpt_save_end_body);
-	CKPT_TASK_END(task);
 }
 
 /* Everything is durable but the name of the manifest. */
@@ -251,7 +129,7 @@ int ckpt_save_gate_body(struct ckpt_task *task)
 		return ckpt_task_continue(task, ckpt_save_collect_body);
 	CKPT_AWAIT(task, save->code || !save->fenced || (save->gate && !save->looking));
 	if (save->code)
-		return fail_body(task, save->code);
+		return ckpt_save_fail_body(task, save->code);
 	return ckpt_task_continue(task,
 		save->core->config.rank == 0 ? ckpt_save_publish_body : ckpt_save_follower_body);
 	CKPT_TASK_END(task);
@@ -267,20 +145,20 @@ static int index_body(struct ckpt_task *task)
 	ckpt_pipeline_release_all(save);
 	r = encode_index(save);
 	if (r < 0)
-		return fail_body(task, r);
+		return ckpt_save_fail_body(task, r);
 	ckpt_name_index(save->path, save->core->lineage->generation, save->step,
 		save->core->config.rank, save->shard_attempt);
 	save->index_tried = true;
 	ckpt_store_put(store, &save->op, save->path, save->index.data, save->index.len);
 	CKPT_AWAIT(task, save->op.done);
-	if (look(save) < 0)
-		return fail_body(task, save->code);
+	if (ckpt_save_check_op(save) < 0)
+		return ckpt_save_fail_body(task, save->code);
 	/* The names of shard and index must be durable before the manifest can be. */
 	ckpt_name_step(save->path, save->core->lineage->generation, save->step);
 	ckpt_store_sync(store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
-	if (look(save) < 0)
-		return fail_body(task, save->code);
+	if (ckpt_save_check_op(save) < 0)
+		return ckpt_save_fail_body(task, save->code);
 	return ckpt_task_continue(task, ckpt_save_gate_body);
 	CKPT_TASK_END(task);
 }
@@ -305,8 +183,8 @@ static int file_body(struct ckpt_task *task)
 		ckpt_error_clear(&save->work);
 		return ckpt_task_continue(task, ckpt_save_directory_body);
 	}
-	if (look(save) < 0)
-		return fail_body(task, save->code);
+	if (ckpt_save_check_op(save) < 0)
+		return ckpt_save_fail_body(task, save->code);
 	save->file_failed = false;
 	save->file_open = true;
 	if (save->rewritten)
@@ -316,14 +194,14 @@ static int file_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, save->code || ckpt_pipeline_finished(save) ||
 				 (save->file_failed && ckpt_pipeline_quiet(save)));
 	if (save->code)
-		return fail_body(task, save->code);
+		return ckpt_save_fail_body(task, save->code);
 	if (!save->file_failed) {
 		ckpt_store_seal(store, &save->op, &save->object, save->plan->layout->bytes);
 		CKPT_AWAIT(task, save->op.done);
 		save->file_failed = save->op.result < 0;
 	}
 	if (save->file_failed && (save->code || !may_rewrite(save)))
-		return fail_body(task, save->code ? save->code : save->work.code);
+		return ckpt_save_fail_body(task, save->code ? save->code : save->work.code);
 	if (save->file_failed) {
 		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
 			"writing %s again under another name: %s", save->path, save->work.message);
@@ -350,8 +228,8 @@ int ckpt_save_directory_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, save->op.done);
 	/* Also of a save that was stopped meanwhile: it leaves its record there. */
 	save->dirs_made = save->op.result >= 0;
-	if (look(save) < 0)
-		return fail_body(task, save->code);
+	if (ckpt_save_check_op(save) < 0)
+		return ckpt_save_fail_body(task, save->code);
 	return ckpt_task_continue(task, file_body);
 	CKPT_TASK_END(task);
 }
@@ -365,7 +243,7 @@ static int save_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	r = ckpt_pipeline_start(save);
 	if (r < 0)
-		return fail_body(task, r);
+		return ckpt_save_fail_body(task, r);
 	ckpt_shrink_note(core, save->plan->block_count);
 	ckpt_pool_growth_want(core, save->plan->block_count);
 	if (core->lineage->claim_untold)
@@ -377,8 +255,8 @@ static int save_body(struct ckpt_task *task)
 	ckpt_name_generation(save->path, core->lineage->generation);
 	ckpt_store_mkdir(core->store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
-	if (look(save) < 0)
-		return fail_body(task, save->code);
+	if (ckpt_save_check_op(save) < 0)
+		return ckpt_save_fail_body(task, save->code);
 	return ckpt_task_continue(task, ckpt_save_directory_body);
 	CKPT_TASK_END(task);
 }
@@ -393,7 +271,7 @@ static int refuse(struct ckpt_save *save)
 		return ckpt_fail(&save->work, CKPT_ECLOSED, "the engine is closing");
 	if (core->lineage->fenced)
 		return ckpt_fail(&save->work, CKPT_EFENCED,
-			"a later generation has taken over the store %s: " FENCED_TEXT,
+			"a later generation has taken over the store %s: " CKPT_SAVE_FENCED_TEXT,
 			core->parts.label);
 	CKPT_ASSERT(core->lineage->generation > 0 && !core->save);
 	if (core->lineage->any_step && save->step <= core->lineage->last_step)

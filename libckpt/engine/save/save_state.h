@@ -15,6 +15,10 @@
 
 #define CKPT_PLAN_TAKEN (1u << 31)
 
+#define CKPT_SAVE_FENCED_TEXT                                                                      \
+	"another start of the job runs, and nothing that this process saves counts any more: end " \
+	"it, or end the other and start this one again"
+
 /* One block on its way: a slot, its copy, its write, and the digests of the chunks that end in it. */
 struct ckpt_lane {
 	struct ckpt_save *save;
@@ -142,16 +146,22 @@ struct ckpt_save {
 
 /* save/save.c: records the first failure, stops what can be stopped, answers END when no tensor is read any more but by a GPU, of what it was given. */
 void ckpt_save_stop(struct ckpt_save *save, int code);
-/* What the manifest says of this rank. */
-void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank *ret_rank);
+/* After every operation: what stopped the save meanwhile, or what the operation failed with. */
+int ckpt_save_check_op(struct ckpt_save *save);
+/* Stops the save, and goes on with ckpt_save_end_body(). */
+int ckpt_save_fail_body(struct ckpt_task *task, int code);
 /* Body: waits for the gate. */
 int ckpt_save_gate_body(struct ckpt_task *task);
-/* Body: looks at the fence, then publishes the manifest. */
-int ckpt_save_publish_body(struct ckpt_task *task);
 /* Body: makes the step's directory, then the files in it. */
 int ckpt_save_directory_body(struct ckpt_task *task);
+
+/* save/publish.c: what the manifest says of this rank. */
+void ckpt_save_own_rank(const struct ckpt_save *save, struct ckpt_manifest_rank *ret_rank);
 /* Of a fresh listing of the claims in save->op: CKPT_EFENCED, worded, if a later generation has taken over. */
 int ckpt_save_check_fence(struct ckpt_save *save);
+/* Body: looks at the fence, then publishes the manifest. */
+int ckpt_save_publish_body(struct ckpt_task *task);
+
 /* save/cleanup.c: the body that the save's task goes on with, for good or ill. */
 int ckpt_save_end_body(struct ckpt_task *task);
 /* Into save->manifest. -ENOMEM. */

@@ -86,7 +86,7 @@ PLANTED = [
         "\tif (r == -EEXIST)\n\t\treturn 0;\n\tckpt_file_set_parent(op, op->path);\n",
         "whoever made the directory may have died before syncing its parent"),
     Planted(
-        "acknowledged-early", "libckpt/engine/save/save.c",
+        "acknowledged-early", "libckpt/engine/save/publish.c",
         "\tsave->publishing = true;\n",
         "\tsave->publishing = true;\n\tsave->ended = true;\n"
         "\tckpt_core_timer_clear(save->core, &save->timer);\n"
@@ -161,7 +161,7 @@ PLANTED = [
         "\tif (newest <= own || newest > 0)\n",
         "a process that was succeeded removes nothing that its successor needs"),
     Planted(
-        "publishes-though-fenced", "libckpt/engine/save/save.c",
+        "publishes-though-fenced", "libckpt/engine/save/publish.c",
         "\tif (newest <= core->lineage->generation)\n",
         "\tif (newest <= core->lineage->generation || newest > 0)\n",
         "a process that was succeeded is not told that its step is durable"),
@@ -321,7 +321,7 @@ PLANTED = [
         "\tif (!r->core && is_last(r))\n",
         "nobody removes the only good step"),
     Planted(
-        "listing-leaks", "libckpt/engine/save/save.c",
+        "listing-leaks", "libckpt/engine/save/publish.c",
         "\tckpt_free(save->op.listing.names);\n",
         "",
         "a closed engine has given back all of its memory"),

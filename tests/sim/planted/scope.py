@@ -46,7 +46,8 @@ class Scope:
 
 
 SCOPE = [
-    Scope("libckpt/engine/save/save.c", "the order of a commit, its fence and its acknowledgement", SAVE),
+    Scope("libckpt/engine/save/save.c", "the order of a commit and its acknowledgement", SAVE),
+    Scope("libckpt/engine/save/publish.c", "the fence of a commit, and its manifest", SAVE),
     Scope("libckpt/engine/save/cleanup.c", "what is left of a save that failed", SAVE),
     Scope("libckpt/engine/lineage/claim.c", "who may write", STORE),
     Scope("libckpt/engine/gc/retention.c", "which steps stay", STORE),
