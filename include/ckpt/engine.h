@@ -211,7 +211,7 @@ CKPT_API int ckpt_engine_import(const char *path, const struct ckpt_engine_opts 
  * saved. The restore of a rank that needs what ranks of another node saved fails with CKPT_EOTHERNODE.
  * Errors: those of ckpt_engine_import(), and -EINVAL for `ranks`.
  */
-CKPT_API int ckpt_engine_bring_ranks(const char *path, const struct ckpt_engine_opts *opts,
+CKPT_API int ckpt_engine_import_ranks(const char *path, const struct ckpt_engine_opts *opts,
 	const uint32_t *ranks, size_t count, uint32_t world, uint64_t *ret_generation,
 	uint64_t *ret_step);
 

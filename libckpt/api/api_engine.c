@@ -135,12 +135,12 @@ int ckpt_engine_open(
 	return r < 0 ? r : ckpt_import_open(path, &copy, err, ret_engine);
 }
 
-static int bring(const char *path, const struct ckpt_engine_opts *opts,
+static int import_store(const char *path, const struct ckpt_engine_opts *opts,
 	const struct ckpt_restore_near *near, uint64_t *ret_generation, uint64_t *ret_step)
 {
 	struct ckpt_engine_opts copy = {0};
 	struct ckpt_error *err = ckpt_error_here();
-	struct ckpt_import bring;
+	struct ckpt_import import;
 
 	if (!path || !*path || !opts || !ret_generation || !ret_step)
 		return ckpt_fail(err, -EINVAL,
@@ -153,23 +153,23 @@ static int bring(const char *path, const struct ckpt_engine_opts *opts,
 			err, CKPT_ELEVEL, "ckpt_engine_import: opts names no remote store");
 	if (near && !(copy.flags & CKPT_ENGINE_NODE_STORE))
 		return ckpt_fail(err, -EINVAL,
-			"ckpt_engine_bring_ranks: the ranks of a node have a store only with "
+			"ckpt_engine_import_ranks: the ranks of a node have a store only with "
 			"CKPT_ENGINE_NODE_STORE");
-	r = ckpt_runtime_import(path, &copy, near, err, &bring);
+	r = ckpt_runtime_import(path, &copy, near, err, &import);
 	if (r < 0)
 		return r;
-	*ret_generation = bring.imported ? bring.generation : 0;
-	*ret_step = bring.imported ? bring.step : 0;
+	*ret_generation = import.imported ? import.generation : 0;
+	*ret_step = import.imported ? import.step : 0;
 	return 0;
 }
 
 int ckpt_engine_import(const char *path, const struct ckpt_engine_opts *opts,
 	uint64_t *ret_generation, uint64_t *ret_step)
 {
-	return bring(path, opts, NULL, ret_generation, ret_step);
+	return import_store(path, opts, NULL, ret_generation, ret_step);
 }
 
-int ckpt_engine_bring_ranks(const char *path, const struct ckpt_engine_opts *opts,
+int ckpt_engine_import_ranks(const char *path, const struct ckpt_engine_opts *opts,
 	const uint32_t *ranks, size_t count, uint32_t world, uint64_t *ret_generation,
 	uint64_t *ret_step)
 {
@@ -180,9 +180,9 @@ int ckpt_engine_bring_ranks(const char *path, const struct ckpt_engine_opts *opt
 		good = ranks[i] < world;
 	if (!good)
 		return ckpt_fail(ckpt_error_here(), -EINVAL,
-			"ckpt_engine_bring_ranks: ranks must be %s",
+			"ckpt_engine_import_ranks: ranks must be %s",
 			"1 to `world` numbers below `world`, which is at most 50000");
-	return bring(path, opts, &near, ret_generation, ret_step);
+	return import_store(path, opts, &near, ret_generation, ret_step);
 }
 
 int ckpt_engine_drain(struct ckpt_engine *engine, int timeout_ms)

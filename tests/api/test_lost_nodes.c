@@ -108,7 +108,7 @@ static int bring_near(
 	opts.remote = job->remote;
 	opts.node = job_node_names[node];
 	opts.flags = CKPT_ENGINE_NODE_STORE | job->flags;
-	return ckpt_engine_bring_ranks(
+	return ckpt_engine_import_ranks(
 		job->stores[node], &opts, ranks, count, world, &generation, &step);
 }
 

@@ -109,7 +109,7 @@ class _Lib:
     def ckpt_engine_import(
         self, path: bytes, opts: _CData, ret_generation: _CData, ret_step: _CData
     ) -> int: ...
-    def ckpt_engine_bring_ranks(
+    def ckpt_engine_import_ranks(
         self,
         path: bytes,
         opts: _CData,

@@ -81,10 +81,10 @@ def bring(
     path: str, options: Options, peers: tuple[int, ...] = (), world: int = 1
 ) -> tuple[int, int] | None:
     """
-    Brings the run back from its remote store, where no engine has it open: generation and step, or
-    None if what is here is as good. `peers`: only the files of these ranks of `world`, which are
-    all that have this store, are brought, if the step was saved so (ckpt_engine_bring_ranks()).
-    Empty: all of the step is.
+    Imports the run from its remote store. No engine may have the store open. Returns the generation
+    and the step, or None if there is nothing newer to import. `peers` are the ranks of `world` that
+    share this store. Only their files are imported, if the step was saved so
+    (ckpt_engine_import_ranks()). Without `peers` the whole step is imported.
     """
     opts = engine_opts(options)
     remote = ffi.new("char[]", os.fsencode(options.remote))
@@ -93,7 +93,7 @@ def bring(
     name = os.fsencode(path)
     if peers:
         ranks = ffi.new("uint32_t[]", peers)
-        code = lib.ckpt_engine_bring_ranks(name, opts, ranks, len(peers), world, generation, step)
+        code = lib.ckpt_engine_import_ranks(name, opts, ranks, len(peers), world, generation, step)
     else:
         code = lib.ckpt_engine_import(name, opts, generation, step)
     if code < 0:
