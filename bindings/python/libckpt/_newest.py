@@ -171,14 +171,14 @@ def _say_lost(engine: Engine, lost: list[OtherNodeError], step: int | None) -> N
     remote = engine.options.remote
     there = f", and {remote} does not have them whole" if remote else ""
     upload = (
-        f", or run `ckpt upload` on each of them to complete them in {remote}" if remote else ""
+        f", or run `ckpt upload` on each other node to complete them in {remote}" if remote else ""
     )
     message = (
         f"{engine.path} goes on from step {step}, the newest that every node has. Newer steps were "
         f"passed over (lost_nodes=True): {steps}. A node has no file of them{there}. They are "
-        "given up when the next save begins. If another node has them whole (DDP, HSDP), end the "
-        f"job before that, and copy them from there (cp -a){upload}. Of step {lost[0].step}: "
-        f"{lost[0]}"
+        "given up when the next save begins. If the store of another node has all tensors of them "
+        "(DDP, HSDP), end the job before that, and copy that store to the node that has none "
+        f"(rsync -a, then sync){upload}. Of step {lost[0].step}: {lost[0]}"
     )
     logger.error("%s", message)
     warnings.warn(message, CheckpointWarning, stacklevel=5)
@@ -206,15 +206,16 @@ def _with_way_out(engine: Engine, error: OtherNodeError, opening: bool) -> Other
             error.message += "; the step was not passed over: the error of rank 0 says why"
     else:
         upload = (
-            f", or run `ckpt upload` on each of them: {options.remote} is complete if the lost "
+            f", or run `ckpt upload` on each other node: {options.remote} is complete if the lost "
             "node had sent its part"
             if options.remote
             else ""
         )
         error.message += (
-            "; if a node was lost with its disk, first copy the step from a node that has all of "
-            f"it (cp -a; DDP, HSDP){upload}; if that cannot be done, lost_nodes=True goes on from "
-            "the newest step that all nodes have, and gives newer ones up"
+            "; if a node was lost with its disk, first copy to it the store of a node that has all "
+            f"tensors of the step (DDP, HSDP; rsync -a, then sync){upload}; if that cannot be "
+            "done, lost_nodes=True goes on from the newest step that all nodes have, and gives "
+            "newer ones up"
         )
     return error
 

@@ -49,8 +49,8 @@ static void take_here(struct ckpt_restore *r)
 	}
 	keep(r, r->elsewhere.task.result < 0
 			? "what the store of rank 0 has of it could not be listed: try again"
-			: "the store of rank 0 has the files of all its ranks: copy them into the "
-			  "stores that have none (cp -a), and start the job again");
+			: "the store of rank 0 has the files of all its ranks: copy them to the "
+			  "stores that have none (rsync -a, then sync), and start the job again");
 }
 
 /* The remote store has the step, or does not say whether it has. */
