@@ -52,6 +52,7 @@ struct ckpt_engine {
 	/* To be begun when that one fails: all ranks try for every step, and count. */
 	unsigned claims_owed;
 	uint64_t generation; /* 0: to be claimed */
+	/* What user threads have begun or refused. core->lineage has what the core has heard of, which may be less. */
 	bool any_step;
 	uint64_t last_step;
 	atomic_uint_fast64_t saves_skipped;
