@@ -78,10 +78,13 @@ PLANTED = [
         },
         None,
     ),
-    (
-        layers,
-        {f"libckpt/{unit}.h": "" for unit in layers.KNOWN_CIRCLES[0]},
-        "no circle any more: " + ", ".join(sorted(layers.KNOWN_CIRCLES[0])),
+    *(
+        (
+            layers,
+            {f"libckpt/{unit}.h": "" for unit in known},
+            "no circle any more: " + ", ".join(sorted(known)),
+        )
+        for known in layers.KNOWN_CIRCLES
     ),
     (sizes, {"libckpt/a.c": HEAD + "\n" * 900}, "901 lines"),
     (sizes, {"libckpt/a.c": HEAD + "\n" * 899}, None),
