@@ -263,7 +263,7 @@ static bool may_settle(const struct ckpt_restore *r)
 	outcome = ckpt_restore_sync_outcome(r);
 	/* Who has said that all was read may not say otherwise by himself. */
 	if (!outcome)
-		return !r->ranks->ballots[CKPT_RESTORE_READING].passed;
+		return !r->ranks->votes[CKPT_RESTORE_READING].round.passed;
 	/* Whoever asks for the latest now shall not be given the same. */
 	return outcome->verdict.code < 0 && !may_find_again(r, outcome->verdict.code);
 }

@@ -16,8 +16,8 @@ int ckpt_restore_sync_new(struct ckpt_core *core, struct ckpt_restore_sync **ret
 	struct ckpt_restore_sync *x = ckpt_alloc(sizeof(*x));
 	int r = x ? 0 : -ENOMEM;
 
-	for (unsigned i = 0; i < CKPT_COUNT(x->ballots) && r == 0; i++)
-		r = ckpt_restore_vote_init(&x->ballots[i], core->config.rank, core->config.world);
+	for (unsigned i = 0; i < CKPT_COUNT(x->votes) && r == 0; i++)
+		r = ckpt_restore_vote_init(&x->votes[i], core->config.rank, core->config.world);
 	if (r < 0) {
 		ckpt_restore_sync_free(x);
 		return r;
@@ -31,31 +31,31 @@ void ckpt_restore_sync_free(struct ckpt_restore_sync *ranks)
 {
 	if (!ranks)
 		return;
-	for (unsigned i = 0; i < CKPT_COUNT(ranks->ballots); i++)
-		ckpt_restore_vote_clear(&ranks->ballots[i]);
+	for (unsigned i = 0; i < CKPT_COUNT(ranks->votes); i++)
+		ckpt_restore_vote_clear(&ranks->votes[i]);
 	ckpt_buf_free(&ranks->words);
 	ckpt_free(ranks);
 }
 
-static struct ckpt_restore_vote *outcome_vote_of(const struct ckpt_restore *r)
+static struct ckpt_restore_vote *vote_of(const struct ckpt_restore *r)
 {
-	return &r->ranks->ballots[r->ranks->part];
+	return &r->ranks->votes[r->ranks->part];
 }
 
-static void start_outcome_vote(struct ckpt_restore *r, enum ckpt_restore_part part)
+static void start_vote(struct ckpt_restore *r, enum ckpt_restore_part part)
 {
-	struct ckpt_restore_vote *b = &r->ranks->ballots[part];
+	struct ckpt_restore_vote *v = &r->ranks->votes[part];
 
-	b->core = r->core;
-	b->waiter = &r->task;
-	b->number = r->ranks->number;
-	b->part = part;
+	v->round.core = r->core;
+	v->round.waiter = &r->task;
+	v->number = r->ranks->number;
+	v->part = part;
 	/* How long somebody takes until he begins to read, and reads, is his. */
 	if (part == CKPT_RESTORE_OPENING)
-		b->deadline_ns = ckpt_restore_vote_deadline(b);
+		v->round.deadline_ns = ckpt_round_deadline(r->core);
 	else if (part == CKPT_RESTORE_READING)
-		b->deadline_ns = UINT64_MAX;
-	ckpt_restore_vote_start(b);
+		v->round.deadline_ns = UINT64_MAX;
+	ckpt_restore_vote_start(v);
 }
 
 /* For as long as the opening may take: its vote ends it. */
@@ -74,7 +74,7 @@ static void prepare_call(struct ckpt_restore *r)
 void ckpt_restore_sync_begin(struct ckpt_restore *restore)
 {
 	restore->ranks->part = CKPT_RESTORE_OPENING;
-	start_outcome_vote(restore, CKPT_RESTORE_OPENING);
+	start_vote(restore, CKPT_RESTORE_OPENING);
 	if (restore->core->config.rank == 0)
 		return;
 	prepare_call(restore);
@@ -193,7 +193,7 @@ int ckpt_restore_sync_told(struct ckpt_restore *restore)
 void ckpt_restore_sync_read(struct ckpt_restore *restore)
 {
 	restore->ranks->part = CKPT_RESTORE_READING;
-	start_outcome_vote(restore, CKPT_RESTORE_READING);
+	start_vote(restore, CKPT_RESTORE_READING);
 }
 
 /* Of a failure: its code and its words, for the other ranks. */
@@ -228,14 +228,14 @@ void ckpt_restore_sync_vote(struct ckpt_restore *restore)
 
 	if (restore->result < 0)
 		record.verdict = verdict_of(restore);
-	ckpt_restore_vote_cast(outcome_vote_of(restore), &record);
+	ckpt_restore_vote_cast(vote_of(restore), &record);
 }
 
 const struct ckpt_restore_record *ckpt_restore_sync_outcome(const struct ckpt_restore *restore)
 {
-	const struct ckpt_restore_vote *outcome_vote = outcome_vote_of(restore);
+	const struct ckpt_restore_vote *vote = vote_of(restore);
 
-	return outcome_vote->decided ? &outcome_vote->outcome : NULL;
+	return vote->round.decided ? &vote->outcome : NULL;
 }
 
 bool ckpt_restore_sync_passed(const struct ckpt_restore *restore)
@@ -271,10 +271,8 @@ void ckpt_restore_sync_take(struct ckpt_restore *restore)
 
 void ckpt_restore_sync_repair(struct ckpt_restore *restore)
 {
-	struct ckpt_restore_vote *b = &restore->ranks->ballots[CKPT_RESTORE_MENDING];
-
-	b->core = restore->core;
-	b->deadline_ns = ckpt_restore_vote_deadline(b);
+	restore->ranks->votes[CKPT_RESTORE_MENDING].round.deadline_ns =
+		ckpt_round_deadline(restore->core);
 }
 
 void ckpt_restore_sync_vote_repaired(
@@ -285,16 +283,15 @@ void ckpt_restore_sync_vote_repaired(
 	CKPT_ASSERT(record.generation > 0);
 	record.rank = restore->core->config.rank;
 	record.verdict = *verdict;
-	start_outcome_vote(restore, CKPT_RESTORE_MENDING);
-	ckpt_restore_vote_cast(&restore->ranks->ballots[CKPT_RESTORE_MENDING], &record);
+	start_vote(restore, CKPT_RESTORE_MENDING);
+	ckpt_restore_vote_cast(&restore->ranks->votes[CKPT_RESTORE_MENDING], &record);
 }
 
 const struct ckpt_restore_record *ckpt_restore_sync_repaired(const struct ckpt_restore *restore)
 {
-	const struct ckpt_restore_vote *outcome_vote =
-		&restore->ranks->ballots[CKPT_RESTORE_MENDING];
+	const struct ckpt_restore_vote *vote = &restore->ranks->votes[CKPT_RESTORE_MENDING];
 
-	return outcome_vote->decided ? &outcome_vote->outcome : NULL;
+	return vote->round.decided ? &vote->outcome : NULL;
 }
 
 bool ckpt_restore_sync_over(const struct ckpt_restore *restore)
@@ -303,7 +300,7 @@ bool ckpt_restore_sync_over(const struct ckpt_restore *restore)
 
 	bool over = true;
 
-	for (unsigned i = 0; i < CKPT_COUNT(x->ballots); i++)
-		over = over && !ckpt_task_active(&x->ballots[i].task);
+	for (unsigned i = 0; i < CKPT_COUNT(x->votes); i++)
+		over = over && !ckpt_task_active(&x->votes[i].round.task);
 	return over;
 }

@@ -14,10 +14,10 @@ struct ckpt_restore_sync {
 	uint32_t number;                /* of the restore in this session */
 	struct ckpt_exchange_call call; /* about what was chosen */
 	struct ckpt_buf words;
-	struct ckpt_restore_record chosen;   /* generation 0: nothing yet */
-	struct ckpt_restore_vote ballots[3]; /* by part */
-	enum ckpt_restore_part part;         /* the one that is under way */
-	bool taken;                          /* the restore's result is the outcome for all */
+	struct ckpt_restore_record chosen; /* generation 0: nothing yet */
+	struct ckpt_restore_vote votes[3]; /* by part */
+	enum ckpt_restore_part part;       /* the one that is under way */
+	bool taken;                        /* the restore's result is the outcome for all */
 	struct ckpt_error refused; /* guarded by the restore's lock: the last bind, if it failed */
 };
 

@@ -40,6 +40,8 @@ PRESENCE = "tests/unit/engine/test_step_exists"
 # Two tiers that are both damaged, chunk by chunk: the bucket of the simulated training is exact.
 MENDING = "tests/unit/engine/test_repair"
 MENDING_RANKS = "tests/unit/engine/test_repair_ranks"
+# A rank that changes its mind, or dies, between two messages: after each of them in turn.
+ROUND = "tests/unit/engine/test_round"
 
 PLANTED = [
     Planted(
@@ -498,25 +500,26 @@ PLANTED = [
         "\trestore->pick.chosen.generation = 0;\n",
         "all ranks restore what rank 0 has picked", CROWD),
     Planted(
-        "verdicts-not-gathered", "libckpt/engine/restore/vote.c",
-        "\t\tif (leads && b->voted && b->from == b->core->config.world)\n",
-        "\t\tif (leads && b->voted)\n",
+        "verdicts-not-gathered", "libckpt/engine/ranks/round.c",
+        "\t\tif (round->failed || (leads && round->ready && round->from == config->world))\n",
+        "\t\tif (round->failed || (leads && round->ready))\n",
         "a step is restored when all ranks have said that it is", CROWD),
     Planted(
-        "own-verdict-for-all", "libckpt/engine/restore/vote.c",
-        "\t\t\tb->told = b->call.task.result == 0;\n",
-        "\t\t\tb->told = b->call.task.result == 0;\n\t\t\tif (b->told)\n"
-        "\t\t\t\tdecide(b, &b->vote);\n",
+        "own-verdict-for-all", "libckpt/engine/ranks/round.c",
+        "\t\t\tround->put = r == 0;\n",
+        "\t\t\tround->put = r == 0;\n\t\t\tif (r == 0)\n"
+        "\t\t\t\treceive(round, &round->call.items[0]);\n",
         "no rank goes on with a step that another one could not restore", CROWD),
     Planted(
         "verdict-of-another-restore", "libckpt/engine/restore/sync.c",
-        "\tb->number = r->ranks->number;\n",
-        "\tb->number = 1;\n",
+        "\tv->number = r->ranks->number;\n",
+        "\tv->number = 1;\n",
         "what was told of one restore says nothing about the next", TOGETHER),
     Planted(
         "nothing-there-not-told", "libckpt/engine/restore/vote.c",
-        "\tif (tell(b) == 0) {\n",
-        "\tif (b->vote.verdict.code != CKPT_ENOSTEP && tell(b) == 0) {\n",
+        "\treturn ckpt_restore_record_encode(&const_vote_of(round)->vote, key, out);\n",
+        "\tif (const_vote_of(round)->vote.verdict.code == CKPT_ENOSTEP)\n\t\treturn -ENOMEM;\n"
+        "\treturn ckpt_restore_record_encode(&const_vote_of(round)->vote, key, out);\n",
         "all ranks hear that there is nothing to go on from", CROWD),
     Planted(
         "damage-of-others-ignored", "libckpt/engine/restore/fsm.c",
@@ -545,10 +548,16 @@ PLANTED = [
         "\td->op.result = same ? 0 : 0;\n",
         "there is one outcome of a restore, whoever comes first", CROWD),
     Planted(
-        "vote-without-deadline", "libckpt/engine/restore/vote.c",
-        "\t\toutcome_vote->deadline_ns = ckpt_restore_vote_deadline(outcome_vote);\n",
+        "newest-value-counts", "libckpt/engine/ranks/round.c",
+        "\t\tif (r == 0)\n\t\t\treceive(round, &round->call.items[0]);\n",
+        "\t\tif (r == 0 && round->failed)\n\t\t\tend_alone(round);\n\t\telse if (r == 0)\n"
+        "\t\t\treceive(round, &round->call.items[0]);\n",
+        "what a rank has put counts, and not what it has come to since", ROUND),
+    Planted(
+        "vote-without-deadline", "libckpt/engine/ranks/round.c",
+        "\t\tround->deadline_ns = ckpt_round_deadline(round->core);\n",
         "",
-        "a rank that died while it read keeps nobody past the deadline", CROWD),
+        "a rank that died while it read keeps nobody past the deadline", ROUND),
     Planted(
         "session-used-again", "libckpt/engine/lineage/open.c",
         "\tif (o->used)\n",

@@ -393,6 +393,33 @@ static void test_turned_back(void **state)
 	check_read(s);
 }
 
+/*
+ * Rank 0 turns back while it says that all have opened it: what it has said is the outcome, and it turns back while the
+ * others read.
+ */
+static void test_turned_back_late(void **state)
+{
+	struct scene *s = *state;
+	struct io_fault *fault = &s->rank[0].fault;
+
+	unsigned rule = io_fault_add(fault, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
+						    .path = "exchange/rig/restore-1-opened",
+						    .hold = true});
+	begin_both(s);
+	sleep_both(s, 500);
+	assert_int_equal(fault->hits[rule], 1);
+	cancel(s, 0);
+	io_fault_clear(fault);
+	core_rig_let_go(&s->rank[0]);
+	sleep_both(s, 500);
+	assert_true(has(s, 1, CKPT_DONE_OPENED));
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_true(has(s, i, CKPT_DONE_END));
+		assert_int_equal(end(s, i), -ECANCELED);
+	}
+	check_says(s, 1, "rank 0 could not restore");
+}
+
 /* Who turns back because a target did not fit says so, unless another one did fit since. */
 static void test_refused_target(void **state)
 {
@@ -774,6 +801,7 @@ int main(void)
 		SCENE(test_gone_from_the_node),
 		SCENE(test_locked_on_the_node),
 		SCENE(test_turned_back),
+		SCENE(test_turned_back_late),
 		SCENE(test_refused_target),
 		SCENE(test_alone),
 		SCENE(test_no_memory),

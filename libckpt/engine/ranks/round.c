@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One outcome for all ranks. */
+#include "engine/ranks/round.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+
+#define PUT_MAX_NS UINT64_C(10000000000)
+#define NAMED_MAX  8
+
+static struct ckpt_round *round_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_round, task);
+}
+
+static uint64_t timeout_ns(const struct ckpt_core *core)
+{
+	return (uint64_t)core->config.save_timeout_ms * 1000000;
+}
+
+static uint64_t now_ns(const struct ckpt_round *round)
+{
+	return ckpt_env_now(round->core->parts.env);
+}
+
+/* How long a failure is put, so that the others receive it before their own deadline. */
+static uint64_t put_ns(const struct ckpt_core *core)
+{
+	return ckpt_min_u64(timeout_ns(core) / 8, PUT_MAX_NS);
+}
+
+/* Beyond a deadline: this rank ends then without an answer of the exchange. */
+static uint64_t limit_ns(const struct ckpt_core *core)
+{
+	return put_ns(core) / 2 * 3;
+}
+
+uint64_t ckpt_round_deadline(const struct ckpt_core *core)
+{
+	uint64_t eighths = core->config.rank == 0 ? 6 : 7;
+
+	return ckpt_env_now(core->parts.env) + timeout_ns(core) / 8 * eighths - put_ns(core) / 2;
+}
+
+static void end(struct ckpt_round *round)
+{
+	round->decided = true;
+	ckpt_core_timer_clear(round->core, &round->limit);
+	ckpt_task_wake(round->waiter);
+}
+
+/* The failure of this rank, which it has, is the outcome here. */
+static void end_alone(struct ckpt_round *round)
+{
+	CKPT_ASSERT(round->failed);
+	if (round->decided)
+		return;
+	(void)round->ops->receive(round, NULL);
+	end(round);
+}
+
+/* This rank fails, unless it has. */
+static void fail(struct ckpt_round *round, int code)
+{
+	if (round->failed)
+		return;
+	round->ready = true;
+	round->failed = true;
+	round->ops->fail(round, code);
+}
+
+static void limit_fired(struct ckpt_timer *timer)
+{
+	struct ckpt_round *round = CKPT_CONTAINER(timer, struct ckpt_round, limit);
+
+	if (!round->failed) {
+		ckpt_error_clear(&round->why);
+		fail(round,
+			ckpt_fail(&round->why, -ETIMEDOUT,
+				"the exchange of the ranks of %s does not answer: see whether its "
+				"storage hangs",
+				round->core->parts.label));
+	}
+	end_alone(round);
+}
+
+static void set_limit(struct ckpt_round *round, uint64_t deadline_ns)
+{
+	if (round->decided || deadline_ns == UINT64_MAX)
+		return;
+	round->limit.fire = limit_fired;
+	ckpt_core_timer_set(round->core, &round->limit, deadline_ns + limit_ns(round->core));
+}
+
+static void prepare(struct ckpt_round *round, const int *stop, uint64_t deadline_ns, uint32_t rank)
+{
+	struct ckpt_exchange_call *call = &round->call;
+
+	memset(&call->items[0], 0, sizeof(call->items[0]));
+	call->core = round->core;
+	call->stop = stop;
+	call->deadline_ns = deadline_ns;
+	call->err = NULL;
+	call->waiter = &round->task;
+	call->rest_ns = 0;
+	call->count = 1;
+	round->ops->name_key(round, rank, call->items[0].key);
+}
+
+/* This rank's value, under the key that was prepared. */
+static int put(struct ckpt_round *round)
+{
+	struct ckpt_exchange_item *item = &round->call.items[0];
+
+	ckpt_buf_free(&round->words);
+	int r = round->ops->encode(round, item->key, &round->words);
+	if (r < 0)
+		return r;
+	item->data = round->words.data;
+	item->length = round->words.len;
+	ckpt_exchange_call_put(&round->call);
+	return 0;
+}
+
+/* The outcome is there. */
+static void receive(struct ckpt_round *round, const struct ckpt_exchange_item *item)
+{
+	if (round->decided)
+		return;
+	ckpt_error_clear(&round->why);
+	int r = round->ops->receive(round, item);
+	if (r >= 0) {
+		round->well = r > 0;
+		end(round);
+		return;
+	}
+	/* It knows of no success. A code of damage would be taken for damage of what the round is about. */
+	fail(round, -EIO);
+	end_alone(round);
+}
+
+static uint32_t next_missing(const struct ckpt_round *round, uint32_t from)
+{
+	while (from < round->core->config.world && round->heard[from])
+		from++;
+	return from;
+}
+
+/* Asks for the outcome, and on rank 0, once its own value is ready, for those that are missing. */
+static void ask(struct ckpt_round *round)
+{
+	struct ckpt_exchange_call *call = &round->call;
+	const struct ckpt_core_config *config = &round->core->config;
+
+	prepare(round, &round->interrupt, round->deadline_ns, CKPT_ROUND_OUTCOME);
+	if (!round->ready)
+		call->rest_ns = round->rest_ns;
+	if (config->rank == 0 && round->ready)
+		for (uint32_t rank = next_missing(round, round->from);
+			rank < config->world && call->count < CKPT_EXCHANGE_BATCH;
+			rank = next_missing(round, rank + 1))
+			round->ops->name_key(round, rank, call->items[call->count++].key);
+	ckpt_exchange_call_get(call);
+}
+
+/* Rank 0: one rank has put its value. */
+static void take(struct ckpt_round *round, const struct ckpt_exchange_item *item, uint32_t rank)
+{
+	ckpt_error_clear(&round->why);
+	int r = round->ops->take(round, item, rank);
+	if (r < 0)
+		fail(round, r);
+	else
+		round->heard[rank] = true;
+}
+
+static void take_answers(struct ckpt_round *round)
+{
+	struct ckpt_exchange_call *call = &round->call;
+	uint32_t rank = round->from;
+
+	if (call->items[0].data)
+		receive(round, &call->items[0]);
+	for (size_t i = 1; i < call->count; i++) {
+		rank = next_missing(round, rank);
+		if (call->items[i].data && !round->failed)
+			take(round, &call->items[i], rank);
+		rank++;
+	}
+	if (round->heard)
+		round->from = next_missing(round, round->from);
+	ckpt_exchange_items_clear(call->items, call->count);
+}
+
+/* "3, 17 and 5 more" */
+static void list_missing(const struct ckpt_round *round, char *out, size_t size)
+{
+	uint32_t world = round->core->config.world;
+	uint32_t named = 0;
+	uint32_t more = 0;
+	size_t at = 0;
+
+	for (uint32_t rank = next_missing(round, 0); rank < world;
+		rank = next_missing(round, rank + 1)) {
+		if (named == NAMED_MAX) {
+			more++;
+			continue;
+		}
+		at += (size_t)snprintf(out + at, size - at, "%s%u", named ? ", " : "", rank);
+		named++;
+	}
+	if (more)
+		(void)snprintf(out + at, size - at, " and %u more", more);
+}
+
+static int late(struct ckpt_round *round)
+{
+	char missing[128] = "";
+
+	if (round->call.why.code)
+		return ckpt_fail(&round->why, -ETIMEDOUT,
+			"the ranks of %s do not reach each other: %s", round->core->parts.label,
+			round->call.why.message);
+	if (round->heard)
+		list_missing(round, missing, sizeof(missing));
+	round->ops->late(round, missing);
+	return -ETIMEDOUT;
+}
+
+/* A call has ended in vain: this rank fails, unless it has something new to put. */
+static void give_up(struct ckpt_round *round, int r)
+{
+	if (r == -EINTR)
+		return;
+	ckpt_error_clear(&round->why);
+	if (r == -ETIMEDOUT)
+		r = late(round);
+	else if (r == -EEXIST)
+		r = ckpt_fail(&round->why, -EINVAL,
+			"another value of rank %u of %s is in the exchange: give every start of "
+			"the "
+			"job a session of its own",
+			round->core->config.rank, round->core->parts.label);
+	else if (r == CKPT_ECLOSED)
+		r = ckpt_fail(&round->why, -ECANCELED, "its engine was closed");
+	fail(round, r);
+}
+
+/* The outcome is there, and it is not what this rank has put. */
+static int read_body(struct ckpt_task *task)
+{
+	struct ckpt_round *round = round_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	prepare(round, &round->never, now_ns(round) + put_ns(round->core), CKPT_ROUND_OUTCOME);
+	ckpt_exchange_call_get(&round->call);
+	CKPT_AWAIT(task, round->call.task.finished);
+	if (round->call.task.result < 0) {
+		give_up(round, round->call.task.result);
+		end_alone(round);
+		return 0;
+	}
+	receive(round, &round->call.items[0]);
+	ckpt_exchange_items_clear(round->call.items, round->call.count);
+	CKPT_TASK_END(task);
+}
+
+/* Puts the outcome. -ENOMEM: nothing was put. */
+static int put_outcome(struct ckpt_round *round)
+{
+	uint64_t until_ns = now_ns(round) + put_ns(round->core);
+
+	round->interrupt = 0;
+	round->refusing = round->failed;
+	if (round->refusing)
+		set_limit(round, now_ns(round));
+	prepare(round, &round->interrupt, round->refusing ? until_ns : round->deadline_ns,
+		CKPT_ROUND_OUTCOME);
+	return put(round);
+}
+
+/*
+ * Rank 0 has all values, or this rank has failed. What is put counts, and not what this rank has come to since: the
+ * others may have received it.
+ */
+static int settle_body(struct ckpt_task *task)
+{
+	struct ckpt_round *round = round_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	for (;;) {
+		r = put_outcome(round);
+		if (r == 0) {
+			CKPT_AWAIT(task, round->call.task.finished);
+			r = round->call.task.result;
+		}
+		if (r == -EEXIST)
+			return ckpt_task_continue(task, read_body);
+		if (r == 0)
+			receive(round, &round->call.items[0]);
+		else if (round->refusing)
+			end_alone(round);
+		else
+			give_up(round, r);
+		/* A limit that has ended it meanwhile was not put. */
+		if (r == 0 || round->refusing)
+			return 0;
+	}
+	CKPT_TASK_END(task);
+}
+
+static int round_body(struct ckpt_task *task)
+{
+	struct ckpt_round *round = round_of(task);
+	const struct ckpt_core_config *config = &round->core->config;
+	bool leads = config->rank == 0;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	while (!round->decided) {
+		round->interrupt = 0;
+		if (round->failed || (leads && round->ready && round->from == config->world))
+			return ckpt_task_continue(task, settle_body);
+		if (!leads && round->ready && !round->put) {
+			prepare(round, &round->interrupt, round->deadline_ns, config->rank);
+			r = put(round);
+			if (r == 0) {
+				CKPT_AWAIT(task, round->call.task.finished);
+				r = round->call.task.result;
+			}
+			round->put = r == 0;
+			if (r < 0)
+				give_up(round, r);
+			continue;
+		}
+		ask(round);
+		CKPT_AWAIT(task, round->call.task.finished);
+		if (round->call.task.result == 0)
+			take_answers(round);
+		else
+			give_up(round, round->call.task.result);
+	}
+	/* Rank 0 has it, and says so. */
+	if (round->put && round->well) {
+		prepare(round, &round->never, UINT64_MAX, config->rank);
+		ckpt_exchange_call_drop(&round->call);
+		CKPT_AWAIT(task, round->call.task.finished);
+	}
+	CKPT_TASK_END(task);
+}
+
+static void round_done(struct ckpt_task *task)
+{
+	struct ckpt_round *round = round_of(task);
+
+	CKPT_ASSERT(round->decided);
+	ckpt_buf_free(&round->words);
+	ckpt_task_wake(round->waiter);
+}
+
+int ckpt_round_init(struct ckpt_round *round, uint32_t rank, uint32_t world)
+{
+	ckpt_error_clear(&round->why);
+	if (rank > 0)
+		return 0;
+	round->heard = ckpt_alloc_array(world, sizeof(*round->heard));
+	if (!round->heard)
+		return -ENOMEM;
+	round->heard[0] = true;
+	round->from = 1;
+	return 0;
+}
+
+void ckpt_round_clear(struct ckpt_round *round)
+{
+	CKPT_ASSERT(!ckpt_task_active(&round->task));
+	ckpt_free(round->heard);
+	round->heard = NULL;
+	ckpt_buf_free(&round->words);
+}
+
+void ckpt_round_start(struct ckpt_round *round)
+{
+	set_limit(round, round->deadline_ns);
+	ckpt_task_start(&round->task, &round->core->sched, round_body, round_done);
+}
+
+bool ckpt_round_is_open(const struct ckpt_round *round)
+{
+	return !round->decided && !round->failed;
+}
+
+void ckpt_round_put(struct ckpt_round *round, bool well)
+{
+	CKPT_ASSERT(ckpt_round_is_open(round) && !(well && round->ready));
+	round->ready = true;
+	round->passed = round->passed || well;
+	round->failed = !well;
+	if (round->deadline_ns == UINT64_MAX) {
+		round->deadline_ns = ckpt_round_deadline(round->core);
+		set_limit(round, round->deadline_ns);
+	}
+	round->interrupt = -EINTR;
+	ckpt_task_wake(&round->call.task);
+}
