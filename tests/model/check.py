@@ -91,6 +91,14 @@ VARIANTS = [
     Variant("nodes", "CALM STEPS=1 CUTS=1 TELL_EARLY", "here["),
     Variant("nodes", "STEPS=1 CUTS=1", long=True),
     Variant("nodes", "CALM STEPS=2 CUTS=1", long=True),
+    # A round of all ranks: a success is of all of them, and whoever receives an outcome receives the same.
+    Variant("round", ""),
+    Variant("round", "PUT_TWICE", "got["),
+    Variant("round", "DECIDE_EARLY", "passed["),
+    Variant("round", "OWN_VALUE", "passed["),
+    Variant("round", "NEWEST", "got["),
+    # A rank that is not answered ends it with a failure of its own; the others may have received a success.
+    Variant("round", "STRICT", "got[", limit=True),
     # What was acknowledged and is of the lineage can be restored; nothing else is chosen; what is read stays.
     Variant("lineage", ONE_MACHINE),
     Variant("lineage", "KEEP=2"),
