@@ -4,13 +4,14 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 
 #define PUT_MAX_NS UINT64_C(10000000000)
 #define NAMED_MAX  8
+/* So many ranks are asked for in one question, beside the outcome. */
+#define ASKED_MAX  (CKPT_EXCHANGE_BATCH - 1)
 
 static struct ckpt_round *round_of(struct ckpt_task *task)
 {
@@ -59,6 +60,7 @@ static void end_alone(struct ckpt_round *round)
 	CKPT_ASSERT(round->failed);
 	if (round->decided)
 		return;
+	round->alone = true;
 	(void)round->ops->receive(round, NULL);
 	end(round);
 }
@@ -68,7 +70,6 @@ static void fail(struct ckpt_round *round, int code)
 {
 	if (round->failed)
 		return;
-	round->ready = true;
 	round->failed = true;
 	round->ops->fail(round, code);
 }
@@ -92,6 +93,8 @@ static void set_limit(struct ckpt_round *round, uint64_t deadline_ns)
 {
 	if (round->decided || deadline_ns == UINT64_MAX)
 		return;
+	/* A round may start after its deadline: the outcome of the others is there, and is asked for. */
+	deadline_ns = ckpt_max_u64(deadline_ns, now_ns(round));
 	round->limit.fire = limit_fired;
 	ckpt_core_timer_set(round->core, &round->limit, deadline_ns + limit_ns(round->core));
 }
@@ -100,11 +103,9 @@ static void prepare(struct ckpt_round *round, const int *stop, uint64_t deadline
 {
 	struct ckpt_exchange_call *call = &round->call;
 
-	memset(&call->items[0], 0, sizeof(call->items[0]));
 	call->core = round->core;
 	call->stop = stop;
 	call->deadline_ns = deadline_ns;
-	call->err = NULL;
 	call->waiter = &round->task;
 	call->rest_ns = 0;
 	call->count = 1;
@@ -134,7 +135,6 @@ static void receive(struct ckpt_round *round, const struct ckpt_exchange_item *i
 	ckpt_error_clear(&round->why);
 	int r = round->ops->receive(round, item);
 	if (r >= 0) {
-		round->well = r > 0;
 		end(round);
 		return;
 	}
@@ -143,27 +143,36 @@ static void receive(struct ckpt_round *round, const struct ckpt_exchange_item *i
 	end_alone(round);
 }
 
-static uint32_t next_missing(const struct ckpt_round *round, uint32_t from)
+/* From `rank` on, and then from the lowest on. One is missing. */
+static uint32_t next_missing(const struct ckpt_round *round, uint32_t rank)
 {
-	while (from < round->core->config.world && round->heard[from])
-		from++;
-	return from;
+	const uint32_t world = round->core->config.world;
+
+	CKPT_ASSERT(round->missing > 0);
+	while (rank >= world || round->heard[rank])
+		rank = rank < world ? rank + 1 : 0;
+	return rank;
 }
 
-/* Asks for the outcome, and on rank 0, once its own value is ready, for those that are missing. */
+/*
+ * Asks for the outcome, and on rank 0, once its own value is ready, for those that are missing: others each time, so that
+ * the values that are there come with few questions.
+ */
 static void ask(struct ckpt_round *round)
 {
 	struct ckpt_exchange_call *call = &round->call;
-	const struct ckpt_core_config *config = &round->core->config;
+	uint32_t rank;
 
 	prepare(round, &round->interrupt, round->deadline_ns, CKPT_ROUND_OUTCOME);
 	if (!round->ready)
 		call->rest_ns = round->rest_ns;
-	if (config->rank == 0 && round->ready)
-		for (uint32_t rank = next_missing(round, round->from);
-			rank < config->world && call->count < CKPT_EXCHANGE_BATCH;
-			rank = next_missing(round, rank + 1))
+	if (round->heard && round->ready) {
+		rank = round->from = next_missing(round, round->from);
+		while (call->count <= ckpt_min_u64(round->missing, ASKED_MAX)) {
 			round->ops->name_key(round, rank, call->items[call->count++].key);
+			rank = next_missing(round, rank + 1);
+		}
+	}
 	ckpt_exchange_call_get(call);
 }
 
@@ -172,49 +181,45 @@ static void take(struct ckpt_round *round, const struct ckpt_exchange_item *item
 {
 	ckpt_error_clear(&round->why);
 	int r = round->ops->take(round, item, rank);
-	if (r < 0)
+	if (r < 0) {
 		fail(round, r);
-	else
-		round->heard[rank] = true;
+		return;
+	}
+	round->heard[rank] = true;
+	round->missing--;
 }
 
 static void take_answers(struct ckpt_round *round)
 {
 	struct ckpt_exchange_call *call = &round->call;
-	uint32_t rank = round->from;
 
 	if (call->items[0].data)
 		receive(round, &call->items[0]);
-	for (size_t i = 1; i < call->count; i++) {
-		rank = next_missing(round, rank);
-		if (call->items[i].data && !round->failed)
+	/* As they were asked for. */
+	for (size_t i = 1; i < call->count && !round->failed && !round->decided; i++) {
+		uint32_t rank = next_missing(round, round->from);
+		if (call->items[i].data)
 			take(round, &call->items[i], rank);
-		rank++;
+		round->from = rank + 1;
 	}
-	if (round->heard)
-		round->from = next_missing(round, round->from);
 	ckpt_exchange_items_clear(call->items, call->count);
 }
 
-/* "3, 17 and 5 more" */
+/* "3, 17 and 5 more". Of more ranks than the last question named it is not known whether they are missing. */
 static void list_missing(const struct ckpt_round *round, char *out, size_t size)
 {
-	uint32_t world = round->core->config.world;
-	uint32_t named = 0;
-	uint32_t more = 0;
+	bool all = round->missing <= ASKED_MAX;
+	uint32_t count = all ? round->missing : ASKED_MAX;
+	uint32_t rank = all ? 0 : round->from;
 	size_t at = 0;
 
-	for (uint32_t rank = next_missing(round, 0); rank < world;
-		rank = next_missing(round, rank + 1)) {
-		if (named == NAMED_MAX) {
-			more++;
-			continue;
-		}
-		at += (size_t)snprintf(out + at, size - at, "%s%u", named ? ", " : "", rank);
-		named++;
+	for (uint32_t i = 0; i < ckpt_min_u64(count, NAMED_MAX); i++) {
+		rank = next_missing(round, rank);
+		at += (size_t)snprintf(out + at, size - at, "%s%u", i > 0 ? ", " : "", rank++);
 	}
-	if (more)
-		(void)snprintf(out + at, size - at, " and %u more", more);
+	if (count > NAMED_MAX)
+		(void)snprintf(out + at, size - at, " and %s%u more", all ? "" : "at least ",
+			count - NAMED_MAX);
 }
 
 static int late(struct ckpt_round *round)
@@ -225,7 +230,7 @@ static int late(struct ckpt_round *round)
 		return ckpt_fail(&round->why, -ETIMEDOUT,
 			"the ranks of %s do not reach each other: %s", round->core->parts.label,
 			round->call.why.message);
-	if (round->heard)
+	if (round->missing > 0)
 		list_missing(round, missing, sizeof(missing));
 	round->ops->late(round, missing);
 	return -ETIMEDOUT;
@@ -322,9 +327,10 @@ static int round_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	while (!round->decided) {
+	/* Whoever has ended it alone puts its failure all the same: others may wait for long. */
+	while (!round->decided || round->alone) {
 		round->interrupt = 0;
-		if (round->failed || (leads && round->ready && round->from == config->world))
+		if (round->failed || (leads && round->ready && round->missing == 0))
 			return ckpt_task_continue(task, settle_body);
 		if (!leads && round->ready && !round->put) {
 			prepare(round, &round->interrupt, round->deadline_ns, config->rank);
@@ -345,9 +351,9 @@ static int round_body(struct ckpt_task *task)
 		else
 			give_up(round, round->call.task.result);
 	}
-	/* Rank 0 has it, and says so. */
-	if (round->put && round->well) {
-		prepare(round, &round->never, UINT64_MAX, config->rank);
+	/* Rank 0 does not ask for it any more. */
+	if (round->put) {
+		prepare(round, &round->never, now_ns(round) + put_ns(round->core), config->rank);
 		ckpt_exchange_call_drop(&round->call);
 		CKPT_AWAIT(task, round->call.task.finished);
 	}
@@ -372,7 +378,7 @@ int ckpt_round_init(struct ckpt_round *round, uint32_t rank, uint32_t world)
 	if (!round->heard)
 		return -ENOMEM;
 	round->heard[0] = true;
-	round->from = 1;
+	round->missing = world - 1;
 	return 0;
 }
 
@@ -405,6 +411,9 @@ void ckpt_round_put(struct ckpt_round *round, bool well)
 		round->deadline_ns = ckpt_round_deadline(round->core);
 		set_limit(round, round->deadline_ns);
 	}
+	/* Also if the exchange does not answer what it was asked before. */
+	if (!well)
+		set_limit(round, now_ns(round));
 	round->interrupt = -EINTR;
 	ckpt_task_wake(&round->call.task);
 }

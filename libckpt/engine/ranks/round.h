@@ -30,13 +30,16 @@ struct ckpt_round_ops {
 	/* Rank 0: what another rank has put. Below 0: the round fails with this code. */
 	int (*take)(struct ckpt_round *round, const struct ckpt_exchange_item *item, uint32_t rank);
 	/*
-	 * The outcome. 1: all went well; 0: it is a failure; below 0: it is not one of this round, which is a failure of
-	 * this rank. `item` NULL: the failure that this rank has is the outcome here, and what the others receive is not known.
+	 * The outcome. 0, also of a failure; below 0: it is not one of this round, which is a failure of this rank.
+	 * `item` NULL: the failure that this rank has is the outcome here, and what the others receive is not known.
 	 */
 	int (*receive)(struct ckpt_round *round, const struct ckpt_exchange_item *item);
 	/* This rank has failed, for the reason in `why`: encode() gives that from now on. */
 	void (*fail)(struct ckpt_round *round, int code);
-	/* Words why the deadline came. `missing`, of rank 0: the ranks that have put nothing, such as "3, 17 and 5 more". */
+	/*
+	 * Words why the deadline came. `missing`, of rank 0: the ranks that have put nothing, such as "3, 17 and 5 more",
+	 * or "and at least 55 more" if more are missing than one question names.
+	 */
 	void (*late)(struct ckpt_round *round, const char *missing);
 };
 
@@ -57,12 +60,13 @@ struct ckpt_round {
 	struct ckpt_error why;
 
 	/* Its own. */
-	bool failed;   /* this rank's value is a failure */
-	bool put;      /* not rank 0: its value is there */
-	bool well;     /* the outcome is that all went well */
-	bool refusing; /* what is being put as the outcome is a failure */
-	bool *heard;   /* rank 0: which ranks have put their value */
-	uint32_t from; /* rank 0: all below have */
+	bool failed; /* this rank's value is a failure */
+	bool put;    /* not rank 0: its value is there */
+	bool alone; /* it is decided without an answer of the exchange, by a failure of this rank */
+	bool refusing;    /* what is being put as the outcome is a failure */
+	bool *heard;      /* rank 0: which ranks have put their value; NULL on the others */
+	uint32_t missing; /* rank 0: so many have not */
+	uint32_t from;    /* rank 0: who is asked for first */
 	int interrupt; /* not 0: the call under way gives up, as this rank has something new to put */
 	int never;     /* 0: stops nothing */
 	struct ckpt_exchange_call call;

@@ -26,7 +26,7 @@ static const char *part_text(const struct ckpt_restore_vote *v)
 {
 	static const char *const words[] = {[CKPT_RESTORE_OPENING] = "opened",
 		[CKPT_RESTORE_READING] = "read",
-		[CKPT_RESTORE_MENDING] = "mended"};
+		[CKPT_RESTORE_MENDING] = "repaired"};
 
 	return words[v->part];
 }
@@ -93,7 +93,7 @@ static int receive(struct ckpt_round *round, const struct ckpt_exchange_item *it
 	if (r < 0)
 		return r;
 	v->outcome = outcome;
-	return well;
+	return 0;
 }
 
 static void fail(struct ckpt_round *round, int code)

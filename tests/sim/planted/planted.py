@@ -501,7 +501,7 @@ PLANTED = [
         "all ranks restore what rank 0 has picked", CROWD),
     Planted(
         "verdicts-not-gathered", "libckpt/engine/ranks/round.c",
-        "\t\tif (round->failed || (leads && round->ready && round->from == config->world))\n",
+        "\t\tif (round->failed || (leads && round->ready && round->missing == 0))\n",
         "\t\tif (round->failed || (leads && round->ready))\n",
         "a step is restored when all ranks have said that it is", CROWD),
     Planted(

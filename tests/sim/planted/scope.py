@@ -74,6 +74,8 @@ SCOPE = [
     Scope("libckpt/engine/restore/sink_export.c", "what becomes of a step that goes into another store", READ),
     Scope("libckpt/engine/restore/fsm.c", "when a restore ends, and what is told of it", READ),
     Scope("libckpt/engine/restore/attempt.c", "which step a restore comes to, and when to another", READ),
+    Scope("libckpt/engine/ranks/round.c", "what the outcome of all ranks is, and when a rank ends without it",
+          ("tests/unit/engine/test_round", "tests/unit/engine/test_restoring")),
     Scope("libckpt/engine/lineage/step_exists.c", "whether a step is damaged or gone",
           ("tests/unit/engine/test_step_exists",)),
     Scope("libckpt/engine/save/pipeline.c", "what is copied, written and digested of a save", LANE),

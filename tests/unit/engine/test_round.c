@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rounds of three ranks, and of two hundred, in virtual time. The ranks share a table of values. Each of their requests
+ * Rounds of three ranks, and of a thousand, in virtual time. The ranks share a table of values. Each of their requests
  * in turn is lost, or answered in vain, or late, or carried out twice; after each of them a rank dies, changes its mind,
  * or is not answered any more. Whatever happens there is one outcome.
  */
@@ -11,66 +11,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "base/error.h"
 #include "engine/ranks/round.h"
+#include "lib/board.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
 
 #define RANKS       3
-#define MANY        200
-#define VALUES      (MANY + 8)
+#define MANY        1000
 #define MILLISECOND UINT64_C(1000000)
 /* Of 1600 ms: the leader waits 1100 ms, the others 1300 ms, and 300 ms more if nothing is answered. */
 #define TIMEOUT_MS  1600
 #define LEADER_MS   1100
 #define OTHER_MS    1300
 #define LIMIT_MS    300
-#define LATE_MS     300
 /* How long a failure is put. */
 #define PUT_MS      200
 /* Of the owner, until a rank has put its value. */
 #define REST_MS     50
 #define OPEN        1 /* no outcome yet */
 
-enum fault {
-	NONE,
-	LOST,       /* nothing is done, and that is said */
-	UNANSWERED, /* it is done, and the answer says that it was not */
-	LATE,       /* done and answered late */
-	TWICE,      /* done once more when it is answered */
-	SILENT,     /* nothing is done or answered */
-};
-
-/* What a table of values does with requests. */
-struct board {
-	struct {
-		char key[CKPT_EXCHANGE_KEY_MAX];
-		char *data;
-		uint64_t length;
-	} values[VALUES];
-	size_t count;
-	unsigned requests; /* so far */
-	enum fault fault;
-	unsigned from, to;            /* the requests that it happens to, counted from 1 */
-	uint32_t rank;                /* of this rank alone; RANKS: of all */
-	enum ckpt_exchange_verb verb; /* these alone; 0: all */
-};
-
-/* One rank's way to it: one request at a time. */
-struct link {
-	struct ckpt_exchange exchange;
-	struct ckpt_exchange *inner; /* the rig's, closed with it */
-	struct board *board;
-	struct ckpt_core *core;
-	struct ckpt_exchange_op *op;
-	struct ckpt_timer timer;
-	enum fault fault;
-};
-
 struct voter {
 	struct ckpt_round round;
-	int code; /* of its value */
+	struct ckpt_task owner; /* waits until it is decided */
+	int code;               /* of its value */
 	char reason[128];
 	int outcome; /* OPEN, or that of all ranks */
 	bool alone;
@@ -82,7 +46,7 @@ struct scene {
 	uint32_t world;
 	uint32_t opened;
 	struct core_rig rig[RANKS];
-	struct link link[RANKS];
+	struct board_link link[RANKS];
 	struct voter voter[RANKS];
 	struct board board;
 	bool started[RANKS];
@@ -90,136 +54,9 @@ struct scene {
 	uint64_t decided_ms[RANKS];
 	unsigned turn_at; /* a rank changes its mind after this request; 0: none does */
 	uint32_t turner;
+	uint32_t turners; /* so many do: it, and those that follow it */
+	bool closes;      /* the engine of that rank closes instead */
 };
-
-/* The table. */
-
-static size_t find(const struct board *b, const char *key)
-{
-	size_t i = 0;
-
-	while (i < b->count && strcmp(b->values[i].key, key) != 0)
-		i++;
-	return i;
-}
-
-static int board_put(struct board *b, const char *key, const void *data, uint64_t length)
-{
-	size_t i = find(b, key);
-
-	if (i < b->count)
-		return b->values[i].length == length && memcmp(b->values[i].data, data, length) == 0
-			       ? 0
-			       : -EEXIST;
-	assert_true(i < VALUES);
-	(void)snprintf(b->values[i].key, sizeof(b->values[i].key), "%s", key);
-	b->values[i].data = malloc(length);
-	assert_non_null(b->values[i].data);
-	memcpy(b->values[i].data, data, length);
-	b->values[i].length = length;
-	b->count++;
-	return 0;
-}
-
-static void board_drop(struct board *b, size_t i)
-{
-	if (i == b->count)
-		return;
-	free(b->values[i].data);
-	b->values[i] = b->values[--b->count];
-}
-
-static void board_clear(struct board *b)
-{
-	while (b->count > 0)
-		board_drop(b, 0);
-	*b = (struct board){.rank = RANKS};
-}
-
-static int do_item(struct board *b, struct ckpt_exchange_op *op, struct ckpt_exchange_item *item)
-{
-	size_t i = find(b, item->key);
-
-	if (op->verb == CKPT_EXCHANGE_PUT)
-		return board_put(b, item->key, item->data, item->length);
-	if (op->verb == CKPT_EXCHANGE_DROP) {
-		board_drop(b, i);
-	} else if (i < b->count && !item->data) {
-		item->data = ckpt_memdup(b->values[i].data, b->values[i].length);
-		item->length = b->values[i].length;
-		return item->data ? 0 : -ENOMEM;
-	}
-	return 0;
-}
-
-static int do_request(struct link *x)
-{
-	int r = 0;
-
-	for (size_t i = 0; i < x->op->count && r == 0; i++)
-		r = do_item(x->board, x->op, &x->op->items[i]);
-	return r;
-}
-
-/* One rank's way. */
-
-static void answer(struct link *x, int result)
-{
-	struct ckpt_exchange_op *op = x->op;
-
-	x->op = NULL;
-	if (result < 0 && op->verb == CKPT_EXCHANGE_GET)
-		ckpt_exchange_items_clear(op->items, op->count);
-	ckpt_exchange_end(op, result);
-}
-
-static void fired(struct ckpt_timer *timer)
-{
-	struct link *x = CKPT_CONTAINER(timer, struct link, timer);
-	int r = x->op->result;
-
-	if (x->fault == LATE || x->fault == TWICE)
-		r = do_request(x);
-	answer(x, r);
-}
-
-static bool is_hit(const struct board *b, const struct link *x)
-{
-	return b->requests >= b->from && b->requests <= b->to &&
-	       (b->rank == RANKS || b->rank == x->core->config.rank) &&
-	       (!b->verb || b->verb == x->op->verb);
-}
-
-/* It is done at once, so that others may see what it has done before it is answered. */
-static void link_submit(struct ckpt_exchange *exchange, struct ckpt_exchange_op *op)
-{
-	struct link *x = CKPT_CONTAINER(exchange, struct link, exchange);
-	struct board *b = x->board;
-
-	assert_null(x->op);
-	x->op = op;
-	b->requests++;
-	x->fault = is_hit(b, x) ? b->fault : NONE;
-	if (x->fault == SILENT)
-		return;
-	op->result = x->fault == LOST || x->fault == LATE ? 0 : do_request(x);
-	if (x->fault == LOST || x->fault == UNANSWERED)
-		op->result = -EIO;
-	x->timer.fire = fired;
-	ckpt_core_timer_set(x->core, &x->timer,
-		ckpt_env_now(x->core->parts.env) + (x->fault == LATE ? LATE_MS : 1) * MILLISECOND);
-}
-
-static void link_close(struct ckpt_exchange *exchange)
-{
-	struct link *x = CKPT_CONTAINER(exchange, struct link, exchange);
-
-	assert_null(x->op);
-	ckpt_exchange_close(x->inner);
-}
-
-static const struct ckpt_exchange_ops link_ops = {
-	.name = "link", .submit = link_submit, .close = link_close};
 
 /* The owner. Its values are KEY CODE REASON. */
 
@@ -230,7 +67,7 @@ static struct voter *voter_of(struct ckpt_round *round)
 
 static void name_key(const struct ckpt_round *round, uint32_t rank, char *ret_key)
 {
-	(void)round;
+	assert_true(!round || rank == CKPT_ROUND_OUTCOME || rank < round->core->config.world);
 	if (rank == CKPT_ROUND_OUTCOME)
 		(void)snprintf(ret_key, CKPT_EXCHANGE_KEY_MAX, "outcome");
 	else
@@ -286,13 +123,14 @@ static int receive(struct ckpt_round *round, const struct ckpt_exchange_item *it
 		return ckpt_fail(&round->why, -EIO, "the outcome is strange");
 	v->alone = !item;
 	v->outcome = code;
-	return code == 0;
+	return 0;
 }
 
 static void give_up(struct ckpt_round *round, int code)
 {
 	struct voter *v = voter_of(round);
 
+	assert_int_equal(v->outcome, OPEN);
 	v->code = code;
 	(void)snprintf(v->reason, sizeof(v->reason), "%.120s", round->why.message);
 }
@@ -317,18 +155,13 @@ static void open_ranks(struct scene *s, uint32_t count, uint32_t world)
 	s->dir = scratch_make_in_memory();
 	s->world = world;
 	s->opened = count;
-	s->board.rank = RANKS;
+	board_clear(&s->board);
 	for (uint32_t i = 0; i < count; i++) {
 		core_rig_open(&s->rig[i], &(struct core_rig_config){.dir = s->dir,
 						  .rank = i,
 						  .world = world,
 						  .timeout_ms = TIMEOUT_MS});
-		s->link[i] = (struct link){
-			.exchange = {.ops = &link_ops, .sched = &s->rig[i].core.sched},
-			.inner = s->rig[i].core.exchange,
-			.board = &s->board,
-			.core = &s->rig[i].core};
-		s->rig[i].core.exchange = &s->link[i].exchange;
+		board_link_make(&s->link[i], &s->board, &s->rig[i].core);
 	}
 }
 
@@ -362,6 +195,15 @@ static int tear_down(void **state)
 	return 0;
 }
 
+static int owner_body(struct ckpt_task *task)
+{
+	struct voter *v = CKPT_CONTAINER(task, struct voter, owner);
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, v->round.decided);
+	CKPT_TASK_END(task);
+}
+
 static void start(struct scene *s, uint32_t rank, uint64_t deadline_ns)
 {
 	struct voter *v = &s->voter[rank];
@@ -373,6 +215,8 @@ static void start(struct scene *s, uint32_t rank, uint64_t deadline_ns)
 			.deadline_ns = deadline_ns,
 			.rest_ns = REST_MS * MILLISECOND}};
 	assert_int_equal(ckpt_round_init(&v->round, rank, s->world), 0);
+	v->round.waiter = &v->owner;
+	ckpt_task_start(&v->owner, &core->sched, owner_body, NULL);
 	ckpt_round_start(&v->round);
 	core_rig_run(&s->rig[rank]);
 	s->started[rank] = true;
@@ -389,6 +233,8 @@ static void start_all(struct scene *s)
 	board_clear(&s->board);
 	s->ms = 0;
 	s->turn_at = 0;
+	s->turners = 1;
+	s->closes = false;
 	for (uint32_t i = 0; i < s->opened; i++)
 		start_alone(s, i);
 }
@@ -411,18 +257,42 @@ static void put_all(struct scene *s)
 		put(s, i, 0, "well");
 }
 
+static void close_engine(struct scene *s, uint32_t rank)
+{
+	s->rig[rank].core.closing = true;
+	ckpt_exchange_call_stop_all(&s->rig[rank].core);
+	core_rig_run(&s->rig[rank]);
+}
+
+static void turn(struct scene *s)
+{
+	s->turn_at = 0;
+	if (s->closes)
+		close_engine(s, s->turner);
+	else
+		for (uint32_t i = 0; i < s->turners; i++)
+			put(s, (s->turner + i) % RANKS, -ECANCELED, "it has changed its mind");
+}
+
+static void check_end(const struct voter *v)
+{
+	assert_true(v->owner.finished == v->round.decided);
+	assert_false(v->round.task.finished && (v->round.limit.set || v->round.call.timer.set));
+}
+
 static void sleep_ms(struct scene *s, uint64_t ms)
 {
 	for (uint64_t at = 0; at < ms; at += 5) {
 		s->ms += 5;
 		for (uint32_t i = 0; i < s->opened; i++) {
 			core_rig_sleep(&s->rig[i], 5);
+			/* The owner goes on at once, and nothing is left set when all is over. */
+			if (s->started[i])
+				check_end(&s->voter[i]);
 			if (s->started[i] && !s->voter[i].round.decided)
 				s->decided_ms[i] = s->ms;
-			if (s->turn_at > 0 && s->board.requests >= s->turn_at) {
-				s->turn_at = 0;
-				put(s, s->turner, -ECANCELED, "it has changed its mind");
-			}
+			if (s->turn_at > 0 && s->board.requests >= s->turn_at)
+				turn(s);
 		}
 	}
 }
@@ -430,10 +300,9 @@ static void sleep_ms(struct scene *s, uint64_t ms)
 /* The exchange is there again. What it was asked before is lost. */
 static void let_go(struct scene *s)
 {
-	s->board.fault = NONE;
+	s->board.fault = BOARD_WELL;
 	for (uint32_t i = 0; i < s->opened; i++)
-		if (s->link[i].op && s->link[i].fault == SILENT)
-			answer(&s->link[i], -EIO);
+		board_link_let_go(&s->link[i]);
 }
 
 /* Everything ends. */
@@ -445,7 +314,6 @@ static void finish(struct scene *s)
 		if (!s->started[i])
 			continue;
 		assert_true(s->voter[i].round.decided && s->voter[i].round.task.finished);
-		assert_false(s->voter[i].round.limit.set || s->voter[i].round.call.timer.set);
 		ckpt_round_clear(&s->voter[i].round);
 		s->started[i] = false;
 	}
@@ -513,7 +381,8 @@ static void test_all_well(void **state)
 			assert_false(s->voter[k].round.decided);
 		put(s, rank, 0, "well");
 	}
-	sleep_ms(s, 100);
+	/* Sooner than a rank asks that is at work. */
+	sleep_ms(s, REST_MS - 5);
 	for (uint32_t i = 0; i < RANKS; i++)
 		assert_true(s->voter[i].round.task.finished && s->voter[i].outcome == 0);
 	assert_int_equal(s->board.count, 1);
@@ -550,12 +419,12 @@ static void test_every_message(void **state)
 	unsigned requests = count_requests(s);
 
 	for (unsigned n = 1; n <= requests; n++)
-		for (enum fault fault = LOST; fault <= TWICE; fault++) {
+		for (enum board_fault fault = BOARD_LOST; fault <= BOARD_TWICE; fault++) {
 			start_all(s);
 			s->board.from = s->board.to = n;
 			s->board.fault = fault;
 			put_all(s);
-			sleep_ms(s, LATE_MS + 200);
+			sleep_ms(s, BOARD_LATE_MS + 200);
 			for (uint32_t i = 0; i < RANKS; i++)
 				assert_true(s->voter[i].round.decided);
 			finish(s);
@@ -563,52 +432,103 @@ static void test_every_message(void **state)
 		}
 }
 
-/* Whoever changes its mind, and whenever, be it that what is told just then is lost: all have one outcome. Both are met. */
+/*
+ * After request `n` ranks change their mind, or close, while the requests from there on are lost, answered in vain, or
+ * late. The outcome of those that have one.
+ */
+static int turn_at(struct scene *s, unsigned n, unsigned hit, enum board_fault fault)
+{
+	s->turn_at = n;
+	s->board.from = n;
+	s->board.to = n + hit - 1;
+	s->board.fault = fault;
+	sleep_ms(s, 300);
+	finish(s);
+	/* A rank whose failure is not answered in time ends alone. */
+	return check_outcome(s, fault == BOARD_LATE || s->closes);
+}
+
+/* Any rank changes its mind, or two do, at any moment, whatever becomes of the requests then: all have one outcome. */
 static void test_change_of_mind(void **state)
 {
 	struct scene *s = *state;
 	unsigned requests = count_requests(s);
-	unsigned well = 0;
-	unsigned failed = 0;
+	unsigned ended[2] = {0};
+
+	for (enum board_fault fault = BOARD_LOST; fault <= BOARD_LATE; fault++)
+		for (uint32_t rank = 0; rank < 2 * RANKS; rank++)
+			for (unsigned n = 1; n <= requests; n++)
+				for (unsigned hit = 0; hit < 6; hit++) {
+					start_all(s);
+					put_all(s);
+					s->turner = rank % RANKS;
+					s->turners = 1 + rank / RANKS;
+					int outcome = turn_at(s, n, hit, fault);
+					ended[outcome == 0] +=
+						outcome == 0 || outcome == -ECANCELED;
+				}
+	assert_true(ended[0] > 0 && ended[1] > 0);
+}
+
+/* An engine closes at any moment: all have one outcome, and nothing is under way after its farewell. */
+static void test_close(void **state)
+{
+	struct scene *s = *state;
+	unsigned requests = count_requests(s);
+	unsigned alone = 0;
 
 	for (uint32_t rank = 0; rank < RANKS; rank++)
 		for (unsigned n = 1; n <= requests; n++)
-			for (unsigned lost = 0; lost < 6; lost++) {
+			for (unsigned hit = 0; hit < 4; hit++) {
 				start_all(s);
 				put_all(s);
 				s->turner = rank;
-				s->turn_at = n;
-				s->board.from = n;
-				s->board.to = n + lost - 1;
-				s->board.fault = LOST;
-				sleep_ms(s, 300);
-				finish(s);
-				well += outcome_of(s) == 0;
-				failed += outcome_of(s) == -ECANCELED;
+				s->closes = true;
+				int outcome = turn_at(s, n, hit, BOARD_LOST);
+				assert_true(outcome == 0 || outcome == -ECANCELED);
+				assert_true(hit > 0 || !s->voter[rank].alone);
+				alone += s->voter[rank].alone;
+				s->rig[rank].core.closing = false;
 			}
-	assert_true(well > 0 && failed > 0);
-	assert_int_equal(well + failed, RANKS * requests * 6);
+	assert_true(alone < requests);
 }
 
-static void die(struct scene *s, uint32_t rank, unsigned from, enum fault fault)
+/* The leader goes on putting a success until its deadline. */
+static void test_outage(void **state)
+{
+	struct scene *s = *state;
+
+	start_all(s);
+	s->board.verb = CKPT_EXCHANGE_PUT;
+	s->board.rank = 0;
+	s->board.from = 1;
+	s->board.to = UINT32_MAX;
+	s->board.fault = BOARD_LOST;
+	put_all(s);
+	sleep_ms(s, LEADER_MS - 200);
+	finish(s);
+	assert_int_equal(outcome_of(s), 0);
+}
+
+static void die(struct scene *s, uint32_t rank, unsigned from, enum board_fault fault)
 {
 	s->board.from = from;
 	s->board.to = UINT32_MAX;
-	s->board.rank = rank;
+	s->board.rank = rank == RANKS ? BOARD_ALL : rank;
 	s->board.fault = fault;
 }
 
 /* The exchange dies, for one rank or for all, after any request: all end in time, and none goes on alone. */
 static void test_dead_exchange(void **state)
 {
-	static const enum fault faults[] = {SILENT, LOST, UNANSWERED};
+	static const enum board_fault faults[] = {BOARD_SILENT, BOARD_LOST, BOARD_UNANSWERED};
 	struct scene *s = *state;
 	unsigned requests = count_requests(s);
 
 	for (uint32_t rank = 0; rank <= RANKS; rank++)
 		for (unsigned n = 1; n <= requests; n++)
 			for (size_t k = 0; k < COUNT(faults); k++) {
-				uint64_t more_ms = faults[k] == SILENT ? LIMIT_MS : PUT_MS;
+				uint64_t more_ms = faults[k] == BOARD_SILENT ? LIMIT_MS : PUT_MS;
 				start_all(s);
 				die(s, rank, n, faults[k]);
 				put_all(s);
@@ -619,6 +539,8 @@ static void test_dead_exchange(void **state)
 					assert_true(s->decided_ms[i] <= OTHER_MS + more_ms + 5);
 				}
 				(void)check_outcome(s, true);
+				if (rank < RANKS && faults[k] == BOARD_LOST && s->voter[rank].alone)
+					assert_non_null(strstr(s->voter[rank].said, "lost it"));
 				finish(s);
 			}
 }
@@ -628,18 +550,44 @@ static void test_fails_in_silence(void **state)
 {
 	struct scene *s = *state;
 
-	for (uint32_t rank = 0; rank < RANKS; rank++) {
+	for (uint32_t i = 0; i < 2 * RANKS; i++) {
+		uint32_t rank = i % RANKS;
 		start_all(s);
 		sleep_ms(s, 100);
-		die(s, rank, 1, SILENT);
+		die(s, rank, 1, BOARD_SILENT);
+		/* Also if it asks just then. */
+		sleep_ms(s, i < RANKS ? 0 : 100);
 		put(s, rank, -ENOSPC, "its disk is full");
 		sleep_ms(s, LIMIT_MS + 50);
 		assert_true(s->voter[rank].alone && s->voter[rank].outcome == -ENOSPC);
-		/* The others end at their deadline. */
 		put_all(s);
 		finish(s);
-		assert_int_equal(check_outcome(s, true), -ETIMEDOUT);
+		/* The others end at their deadline, or receive it when the exchange answers. */
+		assert_int_equal(check_outcome(s, true), i < RANKS ? -ETIMEDOUT : -ENOSPC);
 	}
+}
+
+/* A rank that finds an outcome in the place of its failure, and cannot read it, ends with that failure. */
+static void test_outcome_unread(void **state)
+{
+	static const enum board_fault faults[] = {BOARD_SILENT, BOARD_LOST};
+	struct scene *s = *state;
+
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		for (size_t k = 0; k < COUNT(faults); k++) {
+			start_all(s);
+			die(s, rank, 1, faults[k]);
+			s->board.verb = CKPT_EXCHANGE_GET;
+			assert_int_equal(
+				board_put(&s->board, "outcome", "outcome -28 full", 16), 0);
+			sleep_ms(s, 100);
+			put(s, rank, -ECANCELED, "it has changed its mind");
+			sleep_ms(s, LIMIT_MS + PUT_MS + 50);
+			assert_true(s->voter[rank].alone && s->voter[rank].outcome == -ECANCELED);
+			put_all(s);
+			finish(s);
+			assert_int_equal(check_outcome(s, true), -ENOSPC);
+		}
 }
 
 /* What the leader has put in vain it takes back when the exchange answers, for others may wait longer than it has. */
@@ -652,7 +600,7 @@ static void test_taken_back(void **state)
 		start(s, i, UINT64_MAX);
 	put(s, 0, 0, "well");
 	sleep_ms(s, LEADER_MS - 100);
-	die(s, 0, 1, SILENT);
+	die(s, 0, 1, BOARD_SILENT);
 	s->board.verb = CKPT_EXCHANGE_PUT;
 	put(s, 1, 0, "well");
 	put(s, 2, 0, "well");
@@ -700,6 +648,44 @@ static void test_missing_leader(void **state)
 		assert_string_equal(s->voter[i].said, s->voter[1].said);
 	}
 	finish(s);
+}
+
+/* A round that starts long after its deadline receives the outcome that the others have put. */
+static void test_late_start(void **state)
+{
+	struct scene *s = *state;
+
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		board_clear(&s->board);
+		s->ms = 0;
+		uint64_t deadline_ns = ckpt_round_deadline(&s->rig[rank].core);
+		for (uint32_t i = 0; i < RANKS; i++)
+			if (i != rank)
+				start_alone(s, i);
+		for (uint32_t i = 0; i < RANKS; i++)
+			if (i != rank)
+				put(s, i, 0, "well");
+		sleep_ms(s, OTHER_MS + LIMIT_MS + 500);
+		start(s, rank, deadline_ns);
+		put(s, rank, 0, "well");
+		finish(s);
+		assert_false(s->voter[rank].alone);
+		assert_int_equal(outcome_of(s), -ETIMEDOUT);
+	}
+}
+
+/* A failure is put for an eighth of the timeout, and for 10 s at most. */
+static void test_deadline(void **state)
+{
+	struct scene *s = *state;
+
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		struct ckpt_core *core = &s->rig[rank].core;
+		uint64_t waits_ms = rank == 0 ? 600000 : 700000;
+		core->config.save_timeout_ms = 800000;
+		assert_int_equal(ckpt_round_deadline(core) - ckpt_env_now(core->parts.env),
+			(waits_ms - 5000) * MILLISECOND);
+	}
 }
 
 /* As long as a rank is at work there is no deadline for it, and it asks seldom. */
@@ -755,6 +741,23 @@ static void test_strange_values(void **state)
 	assert_string_equal(s->voter[1].said, "the value of rank 1 is strange");
 	finish(s);
 	assert_int_equal(outcome_of(s), -EIO);
+	/* In the place of this rank's. */
+	start_all(s);
+	assert_int_equal(board_put(&s->board, "value-1", "nonsense", 8), 0);
+	put(s, 1, 0, "well");
+	sleep_ms(s, 100);
+	assert_non_null(strstr(s->voter[1].said, "another value of rank 1"));
+	finish(s);
+	assert_int_equal(outcome_of(s), -EINVAL);
+	/* Beside an outcome, in one answer: that one counts, and the value is not looked at. */
+	start_all(s);
+	assert_int_equal(board_put(&s->board, "value-1", "nonsense", 8), 0);
+	assert_int_equal(board_put(&s->board, "outcome", "outcome -28 full", 16), 0);
+	put(s, 0, 0, "well");
+	sleep_ms(s, 100);
+	assert_int_equal(s->voter[0].round.why.code, 0);
+	finish(s);
+	assert_int_equal(outcome_of(s), -ENOSPC);
 }
 
 /* Without memory for a value there is a failure, for all. */
@@ -763,15 +766,16 @@ static void test_no_memory(void **state)
 	struct scene *s = *state;
 	unsigned failures = 0;
 
-	for (size_t n = 1, allocations = 1; n <= allocations; n++) {
-		start_all(s);
-		core_rig_count_allocations(&s->rig[0], n);
-		put_all(s);
-		sleep_ms(s, 300);
-		allocations = core_rig_allocations(&s->rig[0]);
-		finish(s);
-		failures += outcome_of(s) == -ENOMEM;
-	}
+	for (uint32_t rank = 0; rank < RANKS; rank++)
+		for (size_t n = 1, allocations = 1; n <= allocations; n++) {
+			start_all(s);
+			core_rig_count_allocations(&s->rig[rank], n);
+			put_all(s);
+			sleep_ms(s, 300);
+			allocations = core_rig_allocations(&s->rig[rank]);
+			finish(s);
+			failures += outcome_of(s) == -ENOMEM;
+		}
 	assert_true(failures > 0);
 }
 
@@ -788,6 +792,15 @@ static void put_value(struct scene *s, uint32_t rank)
 /* More than one request asks for, whatever comes first; and who is missing is said in few words. */
 static void test_many(void **state)
 {
+	/* Those of `from` to `to` are missing. Of more than one question asks for the rest is not known. */
+	static const struct {
+		uint32_t from, to;
+		const char *said;
+	} cases[] = {{1, 8, "1, 2, 3, 4, 5, 6, 7, 8"}, {9, 9, "9"},
+		{9, 17, "9, 10, 11, 12, 13, 14, 15, 16 and 1 more"},
+		{937, 999, "937, 938, 939, 940, 941, 942, 943, 944 and 55 more"},
+		{100, 163, "109, 110, 111, 112, 113, 114, 115, 116 and at least 55 more"},
+		{1, 999, "1, 2, 3, 4, 5, 6, 7, 8 and at least 55 more"}};
 	struct scene *s = *state;
 	struct voter *v = &s->voter[0];
 
@@ -796,18 +809,26 @@ static void test_many(void **state)
 	for (uint32_t rank = MANY - 1; rank > 0; rank--) {
 		assert_false(v->round.decided);
 		put_value(s, rank);
-		sleep_ms(s, 5);
+		if (rank % 16 == 0)
+			sleep_ms(s, 5);
 	}
 	sleep_ms(s, 200);
 	assert_int_equal(v->outcome, 0);
 	finish(s);
-	start_all(s);
-	put_all(s);
-	put_value(s, 2);
-	sleep_ms(s, LEADER_MS + 50);
-	assert_int_equal(v->outcome, -ETIMEDOUT);
-	assert_string_equal(v->said, "rank 0 waits for 1, 3, 4, 5, 6, 7, 8, 9 and 190 more");
-	finish(s);
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		start_all(s);
+		for (uint32_t rank = 1; rank < MANY; rank++)
+			if (rank < cases[i].from || rank > cases[i].to)
+				put_value(s, rank);
+		put_all(s);
+		/* What is there is taken with few questions. */
+		sleep_ms(s, 200);
+		assert_true(v->round.missing <= ckpt_max_u64(cases[i].to - cases[i].from + 1, 63));
+		sleep_ms(s, LEADER_MS - 150);
+		assert_int_equal(v->outcome, -ETIMEDOUT);
+		assert_string_equal(v->said + strlen("rank 0 waits for "), cases[i].said);
+		finish(s);
+	}
 }
 
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -819,12 +840,17 @@ int main(void)
 		SCENE(test_one_fails),
 		SCENE(test_every_message),
 		SCENE(test_change_of_mind),
+		SCENE(test_close),
+		SCENE(test_outage),
 		SCENE(test_dead_exchange),
 		SCENE(test_fails_in_silence),
+		SCENE(test_outcome_unread),
 		SCENE(test_taken_back),
 		SCENE(test_missing_rank),
 		SCENE(test_missing_leader),
+		SCENE(test_late_start),
 		SCENE(test_no_deadline_before_a_value),
+		SCENE(test_deadline),
 		SCENE(test_strange_values),
 		SCENE(test_no_memory),
 		cmocka_unit_test_setup_teardown(test_many, set_up_many, tear_down),
