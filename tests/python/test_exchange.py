@@ -583,6 +583,17 @@ def test_what_a_torch_lacks_is_found_out(keys: dist.TCPStore) -> None:
         _kvstore.connect(client)
 
 
+def test_connecting_outlasts_a_lost_answer_of_a_name_server(keys: dist.TCPStore) -> None:
+    """The timeout of a connection covers the name lookup, in which one lost answer takes 5 s."""
+    older = Old(keys, "host", "port")
+    table = _kvstore.connect(keys)
+    assert table is not None
+    again = table.again()
+    assert again is not None
+    for one in (_kvstore.second(older), again._store, _kvstore.second(again._store)):
+        assert one.timeout >= timedelta(seconds=20)
+
+
 def test_alone_where_there_is_no_group(store: Path) -> None:
     with pytest.raises(ValueError, match="no default process group"):
         libckpt.Checkpointer(store, {"w": torch.ones(3)}, distributed=True)

@@ -15,13 +15,17 @@ from typing import Any, NamedTuple
 
 from . import _errors as errors
 from ._calls import error_class
-from ._kvstore import PATIENCE, Group, Table, first_line
+from ._kvstore import Group, Table, first_line
 from ._log import logger
 from ._native import lib
 from ._nodes import Place, Refusal, peers_by_node, refusal
 
 #: Asking again for what is not there yet.
 _PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05
+#: Seconds that rank 0 may need to publish its answer.
+_ANSWER = 5.0
+#: Seconds until a rank stops waiting for its error to reach the store.
+_TELL = 10.0
 
 
 class Pause:
@@ -224,7 +228,7 @@ class Opening:
                 raise late
 
     def _follow(self) -> None:
-        pause = Pause(self._timeout + PATIENCE.total_seconds())
+        pause = Pause(self._timeout + _ANSWER)
         while True:
             said = self.table.read(f"{self.prefix}/opened")
             if said is not None:
@@ -270,7 +274,7 @@ def tell(path: str, group: Group, table: Table, call: Callable[[Table], object])
     thread = threading.Thread(target=run, name="libckpt-tell", daemon=True)
     try:
         thread.start()
-        thread.join(2 * PATIENCE.total_seconds())
+        thread.join(_TELL)
     except RuntimeError as error:  # there can be no thread
         lost.append(first_line(error))
     if not told:

@@ -13,8 +13,10 @@ from ._native import lib
 
 #: What compare_set() returns for a key that is not there. No record begins with a NUL.
 _ABSENT = b"\0absent"
-#: Longest that a call of the store may wait, as far as it has deadlines.
-PATIENCE = timedelta(seconds=5)
+#: Timeout of the connections that libckpt makes. It covers the name lookup. glibc waits 5 s for an
+#: answer of a name server, and then asks again, so the timeout must allow for several answers that
+#: are lost. A clone of a connection has the timeout of the original.
+TIMEOUT = timedelta(seconds=20)
 
 
 class Group(NamedTuple):
@@ -102,7 +104,7 @@ def connect(store: Any) -> Table | None:
         own = second(store)
         if own is None:
             return None
-        own.set_timeout(PATIENCE)
+        own.set_timeout(TIMEOUT)
         table = Table(own)
         key, value = f"libckpt/probe/{os.urandom(8).hex()}", b"\xff\0probe"
         there = table.read(key), table.put(key, value), table.read(key), table.put(key, b"other")
@@ -129,7 +131,7 @@ def second(store: Any) -> Any:
     from torch.distributed import TCPStore
 
     return TCPStore(
-        store.host, store.port, is_master=False, wait_for_workers=False, timeout=PATIENCE
+        store.host, store.port, is_master=False, wait_for_workers=False, timeout=TIMEOUT
     )
 
 
