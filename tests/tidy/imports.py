@@ -11,20 +11,41 @@ import re
 PACKAGE = "bindings/python/libckpt"
 
 
-def _imported(tree, path):
-    """(line, file of the package) of each import."""
-    for node in ast.walk(ast.parse(tree.files[path])):
-        if not isinstance(node, ast.ImportFrom) or not node.level:
-            continue
+def _named(node, path):
+    """(folder where it is looked for, name, names in it) of each module that an import names."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield None, alias.name, []
+    elif isinstance(node, ast.ImportFrom):
         folder = path
         for _ in range(node.level):
             folder = posixpath.dirname(folder)
-        base = posixpath.join(folder, *(node.module or "").split("."))
-        for name in (base, *(posixpath.join(base, alias.name) for alias in node.names)):
-            for found in (f"{name.rstrip('/')}.py", f"{name.rstrip('/')}/__init__.py"):
-                # What __init__.py of a file's own folder has is imported before any file there.
-                if found in tree.files and found != posixpath.join(folder, "__init__.py"):
-                    yield node.lineno, found
+        names = [alias.name for alias in node.names]
+        yield folder if node.level else None, node.module or "", names
+
+
+def _file_of(tree, name):
+    """The file of a module; None: there is none of that name. A .pyi stands for one in C."""
+    files = (f"{name}.py", f"{name}/__init__.py", f"{name}.pyi")
+    return next((file for file in files if file in tree.files), None)
+
+
+def _imported(tree, path):
+    """(line, file of the package) of each import. That a package is imported first is left out."""
+    for node in ast.walk(ast.parse(tree.files[path])):
+        for folder, module, names in _named(node, path):
+            if folder is None:  # an absolute import
+                top, _, module = module.partition(".")
+                if top != posixpath.basename(PACKAGE):
+                    continue
+                folder = PACKAGE
+            base = posixpath.join(folder, *module.split(".")).rstrip("/")
+            within = [_file_of(tree, posixpath.join(base, name)) for name in names]
+            # A name that is no module is in the package itself.
+            for file in within or [None]:
+                file = file or _file_of(tree, base)
+                if file and file.endswith(".py"):
+                    yield node.lineno, file
 
 
 def _circles(tree, paths):
