@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import datetime
 import enum
+import fractions
 import json
 import math
 import pathlib
@@ -21,7 +22,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from libckpt._decoder import Decoder
-from libckpt._json_nodes import dump, path_text
+from libckpt._json_nodes import dump, mentions, path_text
 from libckpt._json_values import Encoder
 
 from libckpt import FormatError, UnsupportedError, UnsupportedStateError
@@ -383,6 +384,20 @@ def test_hostile_depth_is_an_error_of_the_format() -> None:
         Decoder(Memory().get).decode(node)
     while isinstance(node, list):
         node = node[0]
+
+
+def test_what_is_nested_deeply_is_searched_for_tags() -> None:
+    """It is text in a node, in which the tags are."""
+    for bottom, found in ((fractions.Fraction(1, 3), True), (1.5, False)):
+        value: Any = [bottom]
+        for _ in range(40):
+            value = {"below": value}
+        node = Encoder(Memory(), allow_pickle=True).encode(value, None, 1)
+        while "below" in node:
+            node = node["below"]
+        assert list(node) == ["$json"]
+        assert mentions([1, {"key": [node]}], "$pickle") is found
+        assert not mentions(node, "$object")
 
 
 def test_paths_read_like_python() -> None:
