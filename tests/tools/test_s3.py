@@ -220,6 +220,13 @@ def test_directories_have_urls(small: Path, tmp_path: Path) -> None:
         assert "a directory by its path" in result.stderr
 
 
+def test_a_secret_in_the_output_is_seen(tmp_path: Path) -> None:
+    """Bucket.run() looks for it in all that the programs print: here it is a path."""
+    bucket = Bucket(Nowhere(), tmp_path)
+    with pytest.raises(AssertionError, match="the output has the secret"):
+        bucket.run("ckpt", "ls", tmp_path / Nowhere.secret)
+
+
 def test_a_build_without() -> None:
     if has_s3():
         return
