@@ -22,10 +22,11 @@ from ._tensors import (
     spread_last,
 )
 from .adapters._buffers import Buffer, buffers_that_may_differ
+from .adapters._ddp_buffers import ddp_buffers
 from .adapters._holders import Holders, Meshes, ModuleHolders
 from .adapters._layout import Copies, is_spread, memory_of
 from .adapters._subclasses import wraps
-from .adapters._wrappers import buffers_of_first, has_own_say, reshard, unwrap
+from .adapters._wrappers import has_own_say, reshard, unwrap
 
 if TYPE_CHECKING:
     import torch
@@ -119,7 +120,7 @@ class Modules:
         module = special.value
         if id(module) in self.texts:
             raise there_twice(special.path)
-        self._first |= buffers_of_first(module, self._ranks.world)
+        self._first |= ddp_buffers(module, self._ranks.world)
         reshard(module)
         holders = self._holders_in(module, prefix)
         self._owned |= owned.keys()
@@ -148,7 +149,7 @@ class Modules:
         """Ids of buffers that may differ by rank, and if they are of statistics."""
         if self._ranks.world == 1:
             return {}
-        first = buffers_of_first(module, self._ranks.world)
+        first = ddp_buffers(module, self._ranks.world)
         # This is done at each save, and optimizers have many.
         excluded = self._owned | first if first else self._owned
         return buffers_that_may_differ(module, prefix, self._ranks, holders, excluded)

@@ -26,7 +26,7 @@ from ._state_kinds import check_state, find_specials, is_module
 from ._store_names import store_path
 from ._throwaway import Copier
 from ._trial import Load, Trial, TrialReader
-from .adapters._wrappers import buffers_of_first
+from .adapters._ddp_buffers import ddp_buffers
 
 if TYPE_CHECKING:
     import torch
@@ -202,7 +202,7 @@ def _of_first(state: dict[str, Any], rank: int, world: int) -> list[torch.Tensor
     found: list[torch.Tensor] = []
     for special in find_specials(state) if rank else ():
         if is_module(special.value):
-            ids = buffers_of_first(special.value, world)
+            ids = ddp_buffers(special.value, world)
             found += (buffer for buffer in special.value.buffers() if id(buffer) in ids)
     return found
 

@@ -30,12 +30,13 @@ from ._state_kinds import (
 from ._tensors import check_place, check_tensor, describe
 from ._walked import Walked
 from .adapters._buffers import Own
+from .adapters._ddp_buffers import ddp_buffers_in_state
 from .adapters._holders import Holders, ModuleHolders
 from .adapters._layout import memory_of
 from .adapters._loaders import epochs_of, generator_of
 from .adapters._subclasses import encode as encode_wrapped
 from .adapters._subclasses import owns_in, wraps
-from .adapters._wrappers import places_of_first, plain_keys, reshard, unwrap
+from .adapters._wrappers import plain_keys, reshard, unwrap
 
 if TYPE_CHECKING:
     import torch
@@ -151,7 +152,7 @@ class StateWriter:
         inner = unwrap(module, hooked=True)
         reshard(module)
         own = own_memory(inner)
-        first_names, first_memory = places_of_first(module, inner, self._ranks.world)
+        first_names, first_memory = ddp_buffers_in_state(module, inner, self._ranks.world)
         holders = ModuleHolders(module, self._modules.meshes, prefix)
         may_differ = self._modules.may_differ_in(module, prefix, holders)
         with asking(path, "state_dict"):

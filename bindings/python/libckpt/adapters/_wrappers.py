@@ -16,10 +16,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from .._errors import UnsupportedStateError
-from ._layout import memory_of
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 
@@ -168,49 +166,6 @@ def class_name(module: nn.Module) -> str:
     return type(inner).__mro__[number + 1 if number else 0].__qualname__
 
 
-def buffers_of_first(module: nn.Module, world: int) -> set[int]:
-    """
-    Ids of the buffers of which rank 0 has the ones of all: DDP takes them from there before each
-    forward pass.
-    """
-    if world == 1:
-        return set()
-    parallel = sys.modules.get("torch.nn.parallel")
-    found: set[int] = set()
-    for inner in module.modules():
-        if (
-            parallel is not None
-            and isinstance(inner, parallel.DistributedDataParallel)
-            and inner.broadcast_buffers
-            and inner.process_group.size() == world
-        ):
-            # As DDP does it: of a buffer with several names the first one counts.
-            named = inner.module.named_buffers()
-            ignored = inner.parameters_to_ignore
-            found.update(id(buffer) for name, buffer in named if name not in ignored)
-    return found
-
-
-def places_of_first(
-    module: nn.Module, inner: nn.Module, world: int
-) -> tuple[dict[str, torch.Tensor], set[int]]:
-    """
-    The same buffers by their keys in the state_dict() of `inner`, which is in the wrappers of
-    `module`, without names of wrappers; and where their elements are. A buffer may be another
-    tensor at each save, and a state_dict() may give a copy, or rename it.
-    """
-    ids = buffers_of_first(module, world)
-    names: dict[str, torch.Tensor] = {}
-    memory: set[int] = set()
-    for path, owner in inner.named_modules(remove_duplicate=False) if ids else ():
-        for name, buffer in owner._buffers.items():
-            if buffer is not None and id(buffer) in ids:
-                keys = _plain_key(inner, f"{path}.{name}" if path else name)
-                names.update(dict.fromkeys(keys, buffer))
-                memory.add(memory_of(buffer).data_ptr())
-    return names, memory - {0}
-
-
 def strip_wrappers(name: str) -> str:
     """A name without those that torch.compile and activation checkpointing put into it."""
     return _WRAPPED.sub("", name)
@@ -218,7 +173,7 @@ def strip_wrappers(name: str) -> str:
 
 def plain_keys(module: nn.Module, keys: Iterable[str], where: str) -> dict[str, str]:
     """Of the keys of a state_dict() the names without those of the wrappers that the module has."""
-    both = {key: _plain_key(module, key) for key in keys}
+    both = {key: plain_key(module, key) for key in keys}
     names = {key: known for key, (known, _) in both.items()}
     guessed = {key: plain for key, (known, plain) in both.items() if plain != known}
     if guessed:
@@ -233,7 +188,7 @@ def plain_keys(module: nn.Module, keys: Iterable[str], where: str) -> dict[str, 
     return names
 
 
-def _plain_key(module: nn.Module, key: str) -> tuple[str, str]:
+def plain_key(module: nn.Module, key: str) -> tuple[str, str]:
     """
     Its name without those of wrappers that are there, and the same without what is only called as
     they call theirs where the key leads to no module: it may be another module's key, passed on.
