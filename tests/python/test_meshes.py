@@ -355,8 +355,21 @@ def unlike(what: str) -> State:
     return {"model": model, "one": torch.optim.AdamW(model.parameters())}
 
 
+def torn(_what: str) -> State:
+    """Rank 1 sees two meshes in a module without parameters, and neither has all ranks of both."""
+    rank, model = dist.get_rank(), nn.Module()
+    model.register_buffer("around", torch.randn(2))
+    for number, ranks in enumerate(([0, 1], [1, 2], [3])):
+        mesh = DeviceMesh("cpu", ranks)
+        if rank in ranks:
+            model.add_module(f"part{number}", fully_shard(Unit(), mesh=mesh))
+    fully_shard(model, mesh=mine([0, 1, 2, 3]))
+    return {"model": model}
+
+
 #: What is refused, and by what.
 REFUSED = {
+    "torn": (torn, "check", "MismatchError"),
     "buffers": (alone, "check", "MismatchError"),
     "buffers/warn": (alone, "warn", "MismatchError"),
     "empty": (alone, "check", "MismatchError"),
@@ -389,7 +402,10 @@ def test_what_only_some_of_them_have_or_have_otherwise_is_refused(tmp_path: Path
     for rank, said in enumerate(together(4, tmp_path, save_refused, tmp_path)):
         for case, (make, _, error) in REFUSED.items():
             assert said[case].startswith(f"{error}: "), (case, said[case])
-            if make is unlike:
+            if make is torn:
+                assert "rank 1 and rank 0 differ in 'around'" in said[case]
+                assert ("hold 'around' is not known on this rank" in said[case]) == (rank == 1)
+            elif make is unlike:
                 assert {"expert": "'weight'", "count": "'count'"}[case] in said[case]
             else:  # the rank that has more names it, and the one that lacks it cannot
                 names = re.findall(r"by the names of rank (\d): (.*)", said[case])

@@ -111,6 +111,8 @@ class Save:
         self._where: str | None = None
         #: what was compared there
         self._compared: Compared | None = None
+        #: plain tensors of which the ranks may not agree who holds them
+        self._unclear: list[str] = []
         #: the user has been told of the failure
         self._told = False
         #: the checkpointer has counted and logged the outcome
@@ -312,7 +314,7 @@ class Save:
 
     def _describe(self, snapshot: Snapshot) -> None:
         work, ptr = self._engine.work, self._ptr
-        self._gpus = snapshot.gpus
+        self._gpus, self._unclear = snapshot.gpus, snapshot.unclear
         for block in snapshot.blocks:
             check(work(lib.ckpt_save_add, ptr, block.array, block.count))
         for alias, name in snapshot.aliases:
@@ -360,15 +362,16 @@ class Save:
         return error_of(record).message
 
     def _explained(self, error: errors.CheckpointError) -> errors.CheckpointError:
+        if not isinstance(error, errors.MismatchError):
+            return error
         names = self._engine.names
-        if names is None or self._where is None or not isinstance(error, errors.MismatchError):
-            return error
         where, self._where = self._where, None
-        why = names.why(where)
-        if why is None:
-            return error
-        said = f"step {self._step} is of no rank: {why}"
-        return errors.MismatchError(said, code=error.code, step=self._step, tier=error.tier)
+        why = None if names is None or where is None else names.why(where)
+        if why is not None:
+            said = f"step {self._step} is of no rank: {why}"
+            return errors.MismatchError(said, code=error.code, step=self._step, tier=error.tier)
+        unclear, self._unclear = self._unclear, []
+        return _with_unclear(error, unclear) if unclear else error
 
     def _set_streams(self, gpus: frozenset[int]) -> None:
         """
@@ -596,6 +599,22 @@ def callback(name: str, value: Callable[..., object] | None) -> None:
 
 def _unknown(step: int, code: int) -> errors.CheckpointError:
     return errors.StorageError(f"step {step}: the save failed", code=code, step=step)
+
+
+def _with_unclear(error: errors.MismatchError, names: list[str]) -> errors.MismatchError:
+    """The error, and what to do about tensors of which the ranks may not agree who holds them."""
+    first, more = names[0], f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return type(error)(
+        f"{error.message}; which ranks hold {first!r}{more} is not known on this rank: the module "
+        "of fully_shard() that has it has no parameters of its own, and the modules within it are "
+        "on different meshes. Move it into a module that has parameters on the mesh of the ranks "
+        "that hold it",
+        code=error.code,
+        step=error.step,
+        rank=error.rank,
+        tier=error.tier,
+        tensor=error.tensor or first,
+    )
 
 
 def report(progress: Callable[[Progress], object], what: Progress) -> None:

@@ -35,6 +35,8 @@ class Snapshot(NamedTuple):
     pickled: list[str]
     #: of groups with copies of each rank's own what this rank does (CKPT_OWN_*)
     own: dict[int, int]
+    #: names of plain tensors of which the ranks may not agree who holds them
+    unclear: list[str]
 
     @property
     def gpus(self) -> frozenset[int]:

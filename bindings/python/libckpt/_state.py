@@ -412,6 +412,7 @@ class Planner:
             why_eager=self._why_eager(walked),
             pickled=writer.encoder.pickled,
             own=sink.own_buffers.groups,
+            unclear=sorted(self._meshes.unclear),
         )
 
 

@@ -17,6 +17,8 @@ one that has none.
 A module without parameters of its own is on all ranks of the modules of fully_shard() within it.
 Ranks may see different ones of these: an embedding that is tied between the first stage and the
 last may be all that the last one has. The widest mesh of those within is seen by all of its ranks.
+If no mesh has all ranks of the others, the ranks may come to different answers. Then no step is
+committed, and the error of a rank that sees several meshes names the tensors: see Meshes.unclear.
 """
 
 from __future__ import annotations
@@ -63,6 +65,8 @@ class Meshes:
         self._world = world
         #: which ranks hold a plain tensor of a name, where no module says it; None: all
         self.named: Callable[[str], tuple[int, ...] | None] | None = None
+        #: names of plain tensors of which the ranks may not agree who holds them
+        self.unclear: set[str] = set()
         #: by the id of a mesh, which is kept: to compare meshes takes long, and each parameter may
         #: have one of its own
         self._of: dict[int, tuple[Any, Holders | None]] = {}
@@ -73,8 +77,9 @@ class Meshes:
         return self._world > 1
 
     def forget(self) -> None:
-        """Keeps no mesh any more."""
+        """Releases the meshes. The modules are walked again."""
         self._of.clear()
+        self.unclear.clear()
 
     def of(self, tensor: Any) -> Holders | None:
         """Of what belongs to a tensor; None: all ranks hold it."""
@@ -92,19 +97,21 @@ class Meshes:
         ranks = self.named(name) if self.named else None
         return None if ranks is None else self._among(ranks)
 
-    def widest(self, found: _Found) -> Holders | None:
+    def widest(self, found: _Found) -> tuple[Holders | None, bool]:
         """
         The one that has the ranks of all others, so that the ranks of it come to the same answer
-        even if not all of them are in the others. Without such a one, as common().
+        even if not all of them are in the others. Without such a one, as common(), and False: other
+        ranks may come to another answer.
         """
         if None in found:
-            return None
+            return None, True
         here = [holders for holders in found if holders is not None and holders.place is not None]
-        if here:
-            most = max(here, key=lambda holders: len(holders.members.ranks))
-            if all(set(most.members.ranks).issuperset(one.members.ranks) for one in here):
-                return most
-        return self.common(found)
+        if not here:
+            return self.common(found), True
+        most = max(here, key=lambda holders: len(holders.members.ranks))
+        if all(set(most.members.ranks).issuperset(one.members.ranks) for one in here):
+            return most, True
+        return self.common(found), False
 
     def common(self, found: _Found) -> Holders | None:
         """Of what belongs to all of these; None: all ranks."""
@@ -143,6 +150,8 @@ class ModuleHolders:
         self._prefix = prefix
         #: by the path of each module of fully_shard()
         self._paths: dict[str, Holders | None] = {}
+        #: those of them of which the ranks may not agree
+        self._unclear: set[str] = set()
         if meshes:
             self._visit(module, "", set(), set())
 
@@ -163,8 +172,11 @@ class ModuleHolders:
         if outer is not None and (own or inner):
             # Of a wrapper and what it wraps, the latter.
             meshes = self._meshes
-            holders = meshes.common(own) if own else meshes.widest(inner)
-            self._paths.setdefault(path, holders)
+            holders, agreed = (meshes.common(own), True) if own else meshes.widest(inner)
+            if path not in self._paths:
+                self._paths[path] = holders
+                if not agreed:
+                    self._unclear.add(path)
             outer |= own | inner
 
     def of(self, name: str) -> Holders | None:
@@ -173,5 +185,7 @@ class ModuleHolders:
         while path and self._paths:
             path = path.rpartition(".")[0]
             if path in self._paths:
+                if path in self._unclear:
+                    self._meshes.unclear.add(self._prefix + name)
                 return self._paths[path]
         return self._meshes.by_name(self._prefix + name)

@@ -202,4 +202,5 @@ def _snapshot(gathered: Gathered, node: dict[str, Json], pickled: list[str]) -> 
         why_eager="",
         pickled=pickled,
         own={},
+        unclear=[],
     )
