@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Checkpoints of training state, durable and verified, written behind the training loop.
+Durable and verified checkpoints of training state, written in the background.
 
     with Checkpointer("/nvme/run42", state={"model": model, "optimizer": opt}, every=100) as ckpt:
         for step in range(ckpt.resume(), total_steps):
@@ -98,7 +98,7 @@ __all__ = [
     "rehearse",
 ]
 
-# Shown as libckpt.X wherever they are printed.
+# So that they are printed as libckpt.X.
 for _name in __all__:
     _value = globals()[_name]
     if isinstance(_value, type):

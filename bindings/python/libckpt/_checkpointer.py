@@ -54,13 +54,13 @@ from ._store_names import Step, check_step, store_path
 from ._twice import explained
 from .adapters._stages import Told, told_by
 
-#: With on_error="warn", so many saves that fail one after the other raise.
+#: With on_error="warn", this many failed saves in a row raise.
 _PATIENCE = 3
 
 
 class Checkpointer:
     """
-    Saves a training loop's state behind its steps, and resumes it.
+    Saves the state of a training loop in the background, and resumes from it.
 
         state = {"model": model, "optimizer": optimizer}
         with Checkpointer("/nvme/run42", state, every=100) as ckpt:
@@ -69,119 +69,125 @@ class Checkpointer:
                 ckpt.step(step + 1)
 
     `state` is a dict of modules, optimizers, other objects with state_dict() and load_state_dict(),
-    tensors and plain values, nested in dicts, lists and tuples as you like. Random number
-    generators (Python's, NumPy's, torch's) are saved and restored without asking.
+    tensors and plain values, nested in dicts, lists and tuples. The random number generators of
+    Python, NumPy and torch are always saved and restored.
 
-    path: directory of the store; made if need be, its parent must exist. ~ is the home directory.
-    every: step(n) saves when n is a multiple of it; None: only save() does.
-    keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n; None:
-        keep all.
+    Arguments:
+
+    path: directory of the store. It is created if its parent exists. ~ is the home directory.
+    every: step(n) saves if n is a multiple of `every`. None: only save() saves.
+    keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n. None:
+        keep all steps.
     on_error: what to do when a save fails because of the storage, or because a tensor was changed
-        before it was copied: "warn" warns, and raises from the third in a row on; "raise" raises; a
-        function is called with the error. That happens in the loop's thread: in the save() that
-        cannot start, or in the next call of this object, never in an optimizer's step(). What
-        Save.wait() has raised counts for the three in a row, but is not reported a second time:
-        neither by a warning, nor by another exception, nor to the function. Integrity errors and
-        misuse always raise.
-    pool_bytes: staging memory. 0: it finds its size. It begins with an eighth of the memory there
-        is, 1 GiB at most, and grows behind the first save until it holds what this rank saves; the
-        ranks of a node have at most half of the memory that is available then, and agree on their
-        shares. The log says how much it is, and warns if it is too little: the loop then waits for
-        the disk. Between saves it gives back what the last eight have not needed.
-    io: "auto", "uring" or "threads".
-    busy: what a save does while the last one still runs: "wait" for it, or "skip" itself.
+        before it was copied. "warn": warn, and raise from the third failure in a row on. "raise":
+        raise. A function: call it with the error. This happens in the thread of the loop: in the
+        save() that cannot start, or in the next call of this object, but never in an optimizer's
+        step(). A failure that Save.wait() has raised counts as one in the row, and is not reported
+        again. Integrity errors and misuse always raise.
+    pool_bytes: bytes of staging memory. 0: automatic. It begins with an eighth of the memory, at
+        most 1 GiB, and grows in the background of the first save until it holds what this rank
+        saves. The ranks of a node together use at most half of the memory that is available then.
+        The log says how much it is, and warns if that is too little: the loop then waits for the
+        disk. Between saves, memory that the last eight saves did not need is released.
+    io: the I/O backend: "auto", "uring" or "threads".
+    busy: what a save does while the previous one still runs. "wait": wait for it. "skip": do not
+        save this step.
     save_timeout: seconds after which a save that is not durable is given up.
-    progress: called with a Progress by the thread that waits in resume(), Save.wait() or close().
-    remote: where committed steps go on to by themselves, behind the loop: "s3://bucket/prefix", or
-        a directory ("file:///mnt/shared/run42", or its Path) whose parent exists. It becomes a
-        store of this run; that of another run is refused. What was committed before and is not
-        there goes, too. What fails is tried again until it works; nothing waits for it but
-        Save.wait("remote") and the end. keep_last and keep_every leave a step alone until it is
-        there, unless the disk is full. With many ranks all of them give the same, and each sends
-        its own part. A store that has less than is there is given the newest step that verifies,
-        before anything else.
-    remote_every: only steps that are a multiple of it go there; None: all.
-    remote_bytes_per_s: what a node may send there in a second, shared by its ranks; None: no
-        bound.
-    remote_keep_last, remote_keep_every: what is kept there, as keep_last and keep_every say it of
-        the directory; None: nothing is removed there. Rank 0 removes, behind the uploads. A start
-        does not send what has that many newer steps there.
-    remote_grace: seconds between the moment at which a step there is marked and its removal, so
-        that who reads it comes to an end; 600 at least where others remove steps, too. A job that
-        ends sooner leaves it to the next start.
-    drain_timeout: seconds that close() waits for what is on its way to the remote store. What is
-        not there then is counted in a warning, and sent by the next start of the job. After an
-        exception in the `with` block it is 10 at most.
-    new_start: ignore the steps in the store and start a lineage of its own.
-    eager: True: copy everything before save() returns, for loops in which something else than the
-        optimizers in the state changes parameters. None: if that is little, which takes no longer
-        than to watch it. False: never what can be copied behind the loop. There, changes that
-        PyTorch counts (in-place operations, tensors that are replaced) are always noticed, and fail
-        the save; writes that pass its counters by (through .data, NumPy, or kernels of your own)
-        are noticed by comparing samples, so that one to a few rows may not be.
-    preempt: True: when the job is told to go by SIGTERM, the next step() saves, waits until that is
-        durable and raises Preempted, which ends the program with code 143; so do all ranks, at one
-        step. Or the signals that mean it. Handlers that were there are called, too.
-    preempt_grace: seconds from the signal until the process must be gone; what is not durable by
+    progress: function that the waiting thread calls with a Progress in resume(), Save.wait() and
+        close().
+    remote: where committed steps are copied in the background: "s3://bucket/prefix", or a directory
+        ("file:///mnt/shared/run42", or its Path) whose parent exists. It becomes a store of this
+        run. The store of another run is refused. Earlier steps that are not there are copied, too.
+        A copy that fails is retried until it succeeds. Only Save.wait("remote") and the end wait
+        for it. keep_last and keep_every remove no step that is not there yet, unless the disk is
+        full. All ranks must give the same value, and each copies its own part. If the remote store
+        has newer steps than the local one, the newest that verifies is copied here first.
+    remote_every: copy only steps that are a multiple of it. None: all.
+    remote_bytes_per_s: limit of a node in bytes per second, shared by its ranks. None: no limit.
+    remote_keep_last, remote_keep_every: like keep_last and keep_every, for the remote store. None:
+        nothing is removed there. Rank 0 removes steps in the background. A start does not copy a
+        step if the remote store has that many newer ones.
+    remote_grace: seconds between the marking of a remote step and its removal, so that readers can
+        finish. At least 600 if other jobs remove steps there, too. If the job ends sooner, the next
+        start removes the step.
+    drain_timeout: seconds that close() waits for copies to the remote store. If some are not
+        complete, a warning counts them, and the next start of the job continues. After an exception
+        in the `with` block, close() waits at most 10 seconds.
+    new_start: ignore the steps in the store and start a new lineage.
+    eager: True: copy everything before save() returns. This is for loops in which something other
+        than the optimizers in the state changes parameters. None: do so if the state is small.
+        False: copy everything that can be in the background. Changes during a background copy that
+        PyTorch counts (in-place operations, replaced tensors) are always detected and fail the
+        save. Writes that PyTorch does not count (through .data, NumPy, or your own kernels) are
+        detected by comparing samples, so a change of one or a few rows may be missed.
+    preempt: True: after SIGTERM, the next step() saves, waits until the step is durable, and raises
+        Preempted, which ends the program with code 143. All ranks do so at the same step. Or a list
+        of signals that have this effect. Existing signal handlers are called, too.
+    preempt_grace: seconds from the signal until the process must have ended. What is not durable by
         then is given up.
-    allow_pickle: pickle what cannot be stored otherwise, and load what was pickled.
-    per_rank: patterns ("experts.*", as of fnmatch) of names of parameters and buffers, or of
-        tensors of optimizers' state: of plain tensors of these names every rank has its own, and
-        gets it back on as many ranks. What is named so of a parameter goes for its state in
-        optimizers, too. Names are those in the checkpoint: without a prefix in the module under
-        "model". Buffers of modules that differ by rank when a run saves first need no names.
-    replicas: what to do when ranks hold different bytes of what all of them must have alike, and
-        one saves for all, or of a part of a tensor that each of them saves: "check" fails the step
-        on all ranks, with ReplicaMismatchError; "warn" commits it as it is, says so, and says so
-        again when it is resumed. The same on all ranks.
-    distributed: None: the processes of torch.distributed's default group, if there is one of more
-        than one, save together. True: there must be one. False: this process is by itself.
+    allow_pickle: pickle values that cannot be stored otherwise, and load pickled values.
+    per_rank: patterns, as of fnmatch ("experts.*"), for names of parameters, buffers, and tensors
+        in optimizer state. Plain tensors with these names are each rank's own, and are restored to
+        the same rank on the same number of ranks. A pattern for a parameter applies to its
+        optimizer state, too. Names are those in the checkpoint: without a prefix in the module
+        under "model". Buffers of modules that differ by rank at the first save of a run need no
+        pattern.
+    replicas: what to do when ranks hold different bytes of a tensor, or of a part of a tensor, that
+        must be equal. "check": the step fails on all ranks with ReplicaMismatchError. "warn": the
+        step is committed with the copy of one rank, and a warning says so now and when the step is
+        resumed. All ranks must give the same value.
+    distributed: None: the processes of torch.distributed's default group save together, if there is
+        a group of more than one. True: there must be a default group. False: this process is alone.
     node_store: True: `path` is a directory of this node, such as one on its NVMe, and every node of
-        the job has a store of its own.
-    lost_nodes: True, with node_store: nodes were lost with their disks. resume() passes over steps
-        of which some node's store has no file, with one warning, and takes the newest step that
-        every node has here or gets from the remote store. A step that the remote store has is not
-        passed over, and opening fails if a node cannot bring it. A node may be brought only the
-        files of its own ranks: with another mesh start without it. All ranks give the same. False:
-        such a step raises OtherNodeError, for its files may be on a node that only was not started.
-    rehearse: True: after the first step that is committed, resume() is tried behind the loop: the
-        step is compared with the state, and each rank reads and verifies what it has written, 256
-        MiB at a time and one rank of a node after the other. The state is not touched, and no
-        object's load_state_dict() is called: libckpt.rehearse() does that. A CheckpointWarning says
-        if the step is damaged or resume() would fail; what was not tried is in the log. A state of
-        very many tensors is left out. docs/states.md says more. Nothing is tried after a resume()
-        that has found a step. False: nothing is tried.
+        the job has its own store.
+    lost_nodes: True, with node_store: nodes were lost with their disks. resume() ignores steps of
+        which a node's store has no file, with one warning. It takes the newest step that every node
+        has or can copy from the remote store. A step in the remote store is not ignored, and
+        opening fails if a node cannot copy it. A node may copy only the files of its own ranks:
+        with another mesh, leave lost_nodes out. All ranks must give the same value. False: such a
+        step raises OtherNodeError, because its files may be on a node that was not started.
+    rehearse: True: after the first committed step, resume() is tested in the background. The step
+        is compared with the state, and each rank reads and verifies what it wrote, 256 MiB at a
+        time, one rank of a node after another. The state is not changed, and load_state_dict() of
+        objects is not called: libckpt.rehearse() does that. A CheckpointWarning says if the step is
+        damaged or resume() would fail. The log says what was not tested. Very large numbers of
+        tensors are not tested, nor is anything after a resume() that found a step: see
+        docs/states.md. False: no test.
 
-    With many ranks all of them make the Checkpointer, of one store that they share, and each waits
-    there for the others; if they make several, then in the same order. A step is committed for all
-    ranks or for none, and all call save() with the same steps. What they tell each other goes
-    through the job's key-value store, on a connection of its own and never by a collective, or
-    through files where this torch has no such connections to give. keep_last, keep_every and pin()
-    are those of rank 0. Ranks may be stages of a pipeline, whose modules have names that the others
-    do not have: which ranks have a name they find out here, by the `state`.
+    Many ranks: all of them make the Checkpointer, of one shared store, and wait there for each
+    other. If they make several, they do so in the same order. All ranks call save() with the same
+    steps, and a step is committed for all ranks or for none. They communicate through the job's
+    key-value store, on a separate connection and without collectives, or through files if this
+    version of torch has no such connections. keep_last, keep_every and pin() of rank 0 apply. Ranks
+    may be stages of a pipeline, with modules that have other names. The constructor finds out from
+    `state` which ranks have which names.
 
-    With node_store the ranks write into the store of their node, and restore from there. What
-    ranks have alike is written once per node, so that each store has all that its own ranks need:
-    start them on the nodes on which they have saved. What a rank wants and another node has raises
-    OtherNodeError. Of a model that every rank has all of (DDP) every node has all: its ranks may
-    change places, but what was each one's own is then missing, and a warning says so. Nodes are
-    told apart by the names of their hosts; where these change from start to start, or are alike,
-    LIBCKPT_NODE in the environment names the node. keep_last, keep_every and pin() are those of
-    each node's lowest rank.
+    With node_store, ranks write to the store of their node and restore from it. What all ranks hold
+    is written once per node, so that each store has everything that its ranks need. Start the ranks
+    on the nodes on which they saved. A rank that needs data of another node raises OtherNodeError.
+    If every rank has the whole model (DDP), every node has it, and ranks may move to other nodes.
+    What was each rank's own is then missing, and a warning says so. A node is identified by its
+    host name. If host names change between starts, or are equal, set LIBCKPT_NODE in the
+    environment to the name of the node. keep_last, keep_every and pin() of the lowest rank of each
+    node apply.
 
-    One thread at a time may use a Checkpointer, but any may close it meanwhile. It cannot be
-    pickled, nor used by a forked child.
+    Threads: one thread at a time may use a Checkpointer, but any thread may close it. It cannot be
+    pickled, and a forked child cannot use it.
+
+    Raises ValueError or TypeError for wrong arguments, UnsupportedStateError for a state with
+    values that no save accepts, InUseError if another process has the store, and other
+    CheckpointErrors if the store cannot be opened. If one rank fails, all ranks raise.
     """
 
-    #: another start of the job has the store: there is nothing to go on for
+    #: another start of the job has taken over the store: every save would fail
     _fenced: errors.FencedError | None = None
-    #: for the test that shows what the fence is for
+    #: for the test of the fence
     _fence_disabled = False
 
-    #: the state that was saved or resumed here, so that resume() is going back
+    #: the state that was saved or resumed here. resume() then goes back exactly
     _lived: dict[str, Any] | None = None
 
-    #: settings of it that a step which was resumed did not have: the program has them
+    #: settings in it that a resumed step did not have, and that the program has kept
     _kept: frozenset[Path] = frozenset()
 
     #: the save of the state that was started last, or the step that was resumed since
@@ -243,7 +249,7 @@ class Checkpointer:
             raise
         self._progress, self._allow_pickle = progress, allow_pickle
         self._streak, self._said_eager, self._looks = 0, False, Looks()
-        #: the state to save and resume; may be replaced by another dict
+        #: the state to save and resume. It may be replaced by another dict.
         self.state = state
         ranks = join(directory, distributed, options)
         opened: list[Engine] = []
@@ -270,7 +276,7 @@ class Checkpointer:
             self._core.rehearsal = Rehearsal(engine, allow_pickle=self._allow_pickle)
 
     def _let_go(self, opened: list[Engine]) -> None:
-        """What a constructor that has failed leaves."""
+        """Releases what a failed constructor has opened."""
         core: Core | None = self.__dict__.get("_core")
         if core is not None:
             core.shut()
@@ -320,7 +326,7 @@ class Checkpointer:
         if kind is None:
             self.close()
         else:
-            # The loop's own error is the one to be seen; what fails here is in the log.
+            # The caller must see the error of the loop. Failures in here are in the log.
             self._finalizer.detach()
             self._core.finish()
             self._review(raising=False)
@@ -328,7 +334,11 @@ class Checkpointer:
     # Saving.
 
     def step(self, n: int) -> Save | None:
-        """Call it after step `n`, with the state as it is then: saves if that is due."""
+        """
+        Call this after step `n`. Saves the state as step `n` if that is due, and returns the Save,
+        or None. Reports the failures of earlier saves: see on_error. Raises Preempted after a
+        preemption signal.
+        """
         number = check_step(n)
         self._core.engine.guard()
         preemption = self._core.preemption
@@ -342,7 +352,7 @@ class Checkpointer:
         return self.save(number) if due else None
 
     def _leave(self, step: int, preemption: Preemption) -> NoReturn:
-        """Saves for the last time, if that can be done in the time that is left."""
+        """Saves for the last time, if there is enough time left."""
         path = self._core.engine.path
         cause: errors.CheckpointError | None = None
         self._core.stop_rehearsal()
@@ -350,30 +360,35 @@ class Checkpointer:
             self._core.fence()
             if not self._core.engine.drain(preemption.left()):
                 raise errors.WaitTimeoutError(f"the save before step {step} of {path} still runs")
-            # What became of that one is in the log, and stops no other.
+            # Its failure is in the log, and must not prevent this save.
             self._review(raising=False)
-            # It may have been saved by name.
+            # The program may have called save() for this step.
             if self._core.engine.stats()["last_step"] != step:
                 self.save(step).wait(timeout=preemption.left())
         except errors.CheckpointError as error:
             cause = error
-            logger.error("step %d of %s is lost, the job was told to go: %s", step, path, error)
+            logger.error("step %d of %s is lost, the job was preempted: %s", step, path, error)
         else:
-            # Whoever goes on with another disk has only what is there.
+            # A job that continues on another disk has only what is in the remote store.
             self._core.upload(preemption.left())
         self._finalizer.detach()
         self._core.shut()
-        said = f"the job was told to go: step {step} is " + ("lost" if cause else "saved")
+        said = f"the job was preempted: step {step} is " + ("lost" if cause else "saved")
         raise Preempted(f"{said} in {path}", step, cause is None) from cause
 
     def save(self, step: int, state: dict[str, Any] | None = None) -> Save:
         """
-        Starts to save `state` (or the Checkpointer's) as `step` and returns at once. The steps of
-        a run must ascend; for the last step again, without a `state`, the Save that exists is
-        returned unless it has failed, so that a loop may end with save(n) after step(n). So is that
-        of the step which resume() has returned, if it was saved by as many ranks and has all that
-        is in the state, and nothing was tolerated. If the save cannot be started, what `on_error`
-        says happens, and the error is in the Save that is returned.
+        Starts to save `state` (or the state of the Checkpointer) as `step`, and returns a Save at
+        once. The steps of a run must ascend.
+
+        If `step` is the last step again and `state` is not given, the existing Save is returned,
+        unless it has failed. So a loop may end with save(n) after step(n). This also applies to the
+        step that resume() returned, if as many ranks saved it, it has everything that is in the
+        state, and nothing was tolerated.
+
+        If the save cannot start, `on_error` applies, and the Save that is returned has the error.
+        Raises UnsupportedStateError if the state has a value that cannot be saved, StepError if the
+        step is not after the last one, and FencedError if another start of the job has the store.
         """
         start = time.perf_counter()
         number = check_step(step)
@@ -397,14 +412,14 @@ class Checkpointer:
         except BaseException as error:
             save._refuse(error)
             raise
-        if same:  # whether it starts or not, in which ranks may differ
+        if same:  # also if it does not start, because that may differ between ranks
             self._looks.end()
             self._kept = self._kept if self._lived is state else frozenset()
             self._lived = state
         try:
             save._start(snapshot, self._core.deadline)
         except errors.SkippedError as error:
-            # The storage still holds what is left of an earlier one.
+            # The storage still works on the remains of an earlier save.
             error.step = number
             self._core.skips += 1
             self._skip(save, error)
@@ -413,7 +428,7 @@ class Checkpointer:
             if error.step is None:
                 error.step = number
             explained(error, engine.path, engine)
-            # What failed after it had started is in the library's log already.
+            # The library has already logged a failure after the start.
             if save._failure is None:
                 logger.error("save of step %d to %s failed: %s", number, engine.path, error)
             save._fail(error)
@@ -429,8 +444,8 @@ class Checkpointer:
 
     def wait_staged(self) -> None:
         """
-        Returns when everything that save() was given has been copied. Call it before something else
-        than the optimizers in the state changes parameters, such as an optimizer of your own.
+        Returns when everything that save() was given has been copied. Call this before something
+        other than the optimizers in the state changes parameters.
         """
         self._core.engine.guard()
         self._core.fence()
@@ -438,13 +453,14 @@ class Checkpointer:
 
     def before_replay(self) -> None:
         """
-        Call it before a CUDA graph is replayed that holds an optimizer's step(): what is replayed
-        calls no hook. It is what the hook does: the GPU waits for the copies, the host does not.
+        Call this before a CUDA graph that contains an optimizer's step() is replayed, because a
+        replay calls no hooks. It does what the hook does: the GPU waits for the copies, the host
+        does not.
         """
         self.wait_staged()
 
     def _existing(self, step: int, state: dict[str, Any]) -> Save | None:
-        """The save of that state as that step, if it was the last one."""
+        """The Save of that step, if it is the last one of this state and has not failed."""
         last = self._last
         if last is None or last.step != step or self._lived is not state:
             return None
@@ -478,12 +494,12 @@ class Checkpointer:
             self._core.fence()
 
     def _wait_for_last(self, save: Save) -> bool:
-        """True when the save may start; otherwise it has been skipped."""
+        """True if the save may start. False: it was skipped."""
         running = [last for last in list(self._core.saves) if not last._is_over()]
         if not running:
             return True
         if self._core.engine.options.busy == "skip":
-            # Of many ranks rank 0's engine decides; were each to, they would save different steps.
+            # The engine of rank 0 decides for all ranks, so that all save the same steps.
             if self._core.engine.world > 1:
                 return True
             error = errors.SkippedError(
@@ -494,7 +510,7 @@ class Checkpointer:
             self._core.skips += 1
             self._skip(save, error)
             return False
-        # Waited for here, in slices, so that Ctrl-C gets through.
+        # Wait here, in slices, so that Ctrl-C works.
         start = time.perf_counter_ns()
         self._core.engine.drain(self._core.deadline)
         self._core.waits += 1
@@ -507,10 +523,10 @@ class Checkpointer:
         save._fail(error)
         save._settled = True
 
-    # What became of earlier saves.
+    # The outcome of earlier saves.
 
     def _review(self, *, raising: bool = True) -> None:
-        """Looks at the saves under way: logs those that have ended, and reports failures."""
+        """Logs the saves that have ended since, and reports failures."""
         failed: list[Save] = []
         for save in list(self._core.saves):
             if save._is_over():
@@ -525,7 +541,7 @@ class Checkpointer:
             assert save._failure is not None
             told, save._told = save._told, True
             if isinstance(save._failure, errors.SkippedError):
-                # Rank 0 had said so when this one had begun.
+                # Rank 0 decided it after this rank had started the save.
                 self._core.skips += 1
                 continue
             if raising:
@@ -563,12 +579,12 @@ class Checkpointer:
             )
 
     def _check_fenced(self) -> None:
-        """Whoever goes on all the same is told so at every step."""
+        """Raises at every step once another start of the job has taken over the store."""
         if self._fenced is not None:
             raise copy.copy(self._fenced)
 
     def _judge(self, error: errors.CheckpointError, *, told: bool = False) -> None:
-        """One more save has failed. `told`: the user has had this exception already."""
+        """A save has failed. `told`: the exception was raised before."""
         self._streak += 1
         if isinstance(error, errors.FencedError):
             self._fenced = error
@@ -581,7 +597,7 @@ class Checkpointer:
             return
         if self._on_error == "raise" or self._streak >= _PATIENCE:
             raise error
-        # Past its deadline it may turn out to be there: the error says so then.
+        # After the deadline the step may still be found committed. The error then says so.
         what = "was not saved in time" if error.code == -errno.ETIMEDOUT else "was not saved"
         warnings.warn(
             f"step {error.step} {what}, and the training goes on: {error}",
@@ -589,34 +605,39 @@ class Checkpointer:
             stacklevel=4,
         )
 
-    # Getting it back.
+    # Restoring.
 
     def resume(
         self, step: Step = "latest", *, strict: bool = True, tolerate: Iterable[str] = ()
     ) -> int:
         """
-        Restores the state in place, and the random number generators, and returns the step to
-        continue from: 0 if nothing was ever committed, or with new_start. (A tensor or array in a
-        dict or list that cannot be written to, or whose elements share memory, is replaced.)
+        Restores the state in place, and the random number generators. Returns the step to continue
+        from: 0 if nothing was ever committed, or with new_start. A tensor or array in a dict or
+        list is replaced if it is read-only or its elements share memory.
 
-        A newest step that cannot be read or verified is passed over for the next older one, with
-        an error in the log and a warning. So is one that only a lost node had all of, with
-        lost_nodes=True. An older step may be asked for ("latest~1", or a number); what is saved
-        next then continues from there.
+        step: "latest", a number, or "latest~1" for the step before the latest. The next save
+            continues from the step that was restored. If the latest step cannot be read or
+            verified, the next older one is taken, with an error in the log and a warning. With
+            lost_nodes=True this also applies to a step of which a lost node had files.
+        strict: False: tolerate all differences that `tolerate` can name.
+        tolerate: patterns over names ("head.*", "ema/*"). A parameter, a group of an optimizer or a
+            key that only the step or only the state has is refused and listed, unless it matches.
+            If it matches, what is new keeps its value, what is gone is ignored, and a warning lists
+            both.
 
-        What only one of step and state has (a parameter, a group of an optimizer, a key) is
-        refused, and listed. `tolerate` are patterns over names ("head.*", "ema/*") for which it is
-        not: what is new stays as it is, what is gone is left out, and a warning lists both.
-        strict=False tolerates all of it. Plain settings in a dict that the step does not have stay,
-        with a warning, unless this Checkpointer has saved or resumed the state before and they have
-        not stayed then.
+        Plain settings in a dict that are not in the step keep their values, with a warning. If this
+        Checkpointer has saved or resumed the state before, they are removed, unless an earlier
+        resume() has kept them.
 
-        A state that could not be saved is refused here rather than when the first save is due, as
-        far as that can be known without asking its objects for their state_dict(); values that no
-        save takes by the constructor already; what depends on state that an optimizer has not made
-        yet, in the first step() behind that. Only torch's schedulers are asked before a save:
-        others may begin an iteration, make an optimizer's state, or talk to other ranks to answer.
-        rehearse() tries all.
+        Raises MismatchError, with names, if the step and the state do not fit, and
+        StepNotFoundError, IntegrityError or another CheckpointError if no step can be restored.
+
+        A state that cannot be saved is refused here, and not at the first save, as far as that can
+        be known without calling state_dict() of its objects. Values that no save accepts are
+        refused by the constructor. What depends on optimizer state that does not exist yet is
+        checked by the first step() call after it does. Only torch's schedulers are asked for their
+        state_dict() before a save, because for other objects the call may begin an iteration,
+        create optimizer state, or communicate with other ranks. rehearse() tries all objects.
         """
         engine = self._core.engine
         engine.guard()
@@ -635,7 +656,7 @@ class Checkpointer:
             self._check_early(state)
             logger.info("%s: started anew", engine.path)
             return 0
-        # Before anything is changed.
+        # Before anything changes.
         self._check_early(state)
         start = time.perf_counter()
         if self._lived is not state:
@@ -645,7 +666,7 @@ class Checkpointer:
             logger.info("%s holds no step: starting from 0", engine.path)
             return 0
         self._lived = state
-        self._core.stop_rehearsal()  # what it would try has just been done
+        self._core.stop_rehearsal()  # this was the test
         logger.info(
             "resumed step %d of %s in %.3f s", found, engine.path, time.perf_counter() - start
         )
@@ -666,7 +687,7 @@ class Checkpointer:
         )
         self._kept |= restored.stayed
         reader.adopt()
-        # What differs from the step is another step's.
+        # A state that differs from the step must be saved again.
         if restored.complete:
             self._last = ExistingSave(self._core.engine, reader.step, reader.generation)
         if reader.differ:
@@ -681,19 +702,19 @@ class Checkpointer:
 
     def close(self) -> None:
         """
-        Waits for what is under way, saves nothing new, and ends. What is on its way to the remote
-        store has `drain_timeout` seconds more. Ctrl-C meanwhile gives up what is under way and ends
-        at once. Closing twice is harmless.
+        Waits for the saves that are running and closes the store. Copies to the remote store have
+        `drain_timeout` seconds more. Ctrl-C gives up all of these and returns at once. Any thread
+        may call this, also more than once. Reports the failures of earlier saves: see on_error.
         """
         engine = self._core.engine
         if engine.closed:
             return
         engine.guard()
-        self._core.stop_rehearsal()  # what it has found is told when all is closed
+        self._core.stop_rehearsal()  # its findings are reported when all is closed
         try:
             self._core.fence()
             if not engine.drain(self._core.deadline, self._tick):
-                logger.error("closing %s: what is under way does not end", engine.path)
+                logger.error("closing %s: a save does not end", engine.path)
             self._core.upload(self._core.drain_timeout)
             self._core.say_unchecked()
         finally:
@@ -706,7 +727,7 @@ class Checkpointer:
             save._tick()
 
     def stats(self) -> dict[str, int | str | bool]:
-        """Counters since the store was opened. Times in nanoseconds (`_ns`), sizes in bytes."""
+        """Counters since the store was opened. Times are in nanoseconds (`_ns`), sizes in bytes."""
         stats: dict[str, int | str | bool] = dict(self._core.engine.stats())
         stats["io"] = {lib.CKPT_IO_URING: "uring", lib.CKPT_IO_THREADS: "threads"}.get(
             int(stats["io"]), "none"
@@ -720,13 +741,13 @@ class Checkpointer:
 
     def pin(self, step: int) -> None:
         """
-        Keeps a step, whatever keep_last and keep_every say, until this Checkpointer closes. With
-        many ranks it is rank 0's pin that counts; with node_store that of each node's lowest rank.
+        Protects a step from keep_last and keep_every until this Checkpointer is closed. With many
+        ranks, rank 0 must call it; with node_store, the lowest rank of each node.
         """
         engine = self._core.engine
         check(engine.work(lib.ckpt_engine_pin, engine.guard(), check_step(step)))
 
     def unpin(self, step: int) -> None:
-        """Takes the pin off."""
+        """Ends the protection of a step by pin()."""
         engine = self._core.engine
         check(engine.work(lib.ckpt_engine_unpin, engine.guard(), check_step(step)))

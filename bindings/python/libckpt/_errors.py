@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong, as exceptions. Every one is a CheckpointError."""
+"""The exceptions of libckpt. All of them derive from CheckpointError."""
 
 from __future__ import annotations
 
@@ -43,13 +43,19 @@ __all__ = [
 
 
 class CheckpointWarning(UserWarning):
-    """A save failed and the training goes on."""
+    """Something went wrong and the training goes on: a save failed, or a step is damaged."""
 
 
 class CheckpointError(Exception):
-    """Base of all errors of libckpt. Fields that do not apply are None."""
+    """
+    Base of all errors of libckpt. Fields that do not apply are None.
 
-    #: Failures of this kind may pass: the `on_error` policy decides. All others always raise.
+    message: the text. code: the number of the C library, 0 if none. errno: of the system. step,
+    rank, tensor, file: where it happened. tier: "memory", "local" or "remote". offset: in the file,
+    in bytes. repaired: see below.
+    """
+
+    #: A later save may succeed, so the `on_error` policy applies. All other errors always raise.
     transient = False
 
     def __init__(
@@ -76,8 +82,8 @@ class CheckpointError(Exception):
         self.tensor = tensor
         self.file = file
         self.offset = offset
-        #: what was found damaged is whole again, with the remote store: it may be asked for again
-        #: (of many ranks that share a store rank 0 alone knows)
+        #: the damage was repaired from the remote store, so that the call may be repeated. If many
+        #: ranks share a store, only rank 0 knows.
         self.repaired = repaired
 
     def __str__(self) -> str:
@@ -103,7 +109,7 @@ def _rebuild(cls: type[CheckpointError], message: str, fields: dict[str, Any]) -
 
 
 class StorageError(CheckpointError, OSError):
-    """The system refused: disk full, no permission, I/O error. `errno` says which."""
+    """A system call failed: disk full, no permission, I/O error. `errno` says which."""
 
     transient = True
 
@@ -114,7 +120,7 @@ class StorageError(CheckpointError, OSError):
 
 
 class WaitTimeoutError(CheckpointError, TimeoutError):
-    """The `timeout` of a call passed. What was waited for goes on."""
+    """The `timeout` of a call has expired. The operation itself continues."""
 
     transient = True
 
@@ -125,19 +131,19 @@ class WaitTimeoutError(CheckpointError, TimeoutError):
 
 
 def timed_out(message: str, **fields: Any) -> WaitTimeoutError:
-    """One of a wait whose time is up."""
+    """A WaitTimeoutError with its number."""
     number = errno.ETIMEDOUT
     return WaitTimeoutError(message, code=-number, errno=number, **fields)
 
 
 class DeadlineError(CheckpointError):
-    """The save was not durable within `save_timeout` and was given up. Waiting again is no use."""
+    """The save was not durable within `save_timeout` and was given up."""
 
     transient = True
 
 
 class AbortedError(CheckpointError):
-    """The attempt at this step ended in an abort record; the step is not tried again."""
+    """The save of this step was aborted, for all ranks. It is not tried again."""
 
     transient = True
 
@@ -161,25 +167,25 @@ class NetworkError(CheckpointError):
 
 
 class AuthError(CheckpointError):
-    """Not authorised."""
+    """The remote store refused the credentials, or there are none."""
 
     transient = True
 
 
 class IntegrityError(CheckpointError):
-    """Bytes differ from their digest."""
+    """Data differs from its digest."""
 
 
 class QuarantinedError(IntegrityError):
-    """The step failed verification before."""
+    """The step has failed verification before."""
 
 
 class IncompleteError(CheckpointError):
-    """A file of a committed step is missing here, or short."""
+    """A file of a committed step is missing or too short."""
 
 
 class OtherNodeError(CheckpointError):
-    """What is asked for lies in the store of another node."""
+    """The data is in the store of another node."""
 
 
 class FormatError(CheckpointError):
@@ -187,49 +193,49 @@ class FormatError(CheckpointError):
 
 
 class VersionError(CheckpointError):
-    """Written by a newer version of the format."""
+    """The store was written in a newer version of the format."""
 
 
 class StoreNotFoundError(CheckpointError):
-    """There is no store at this path."""
+    """No store exists at this path."""
 
 
 class StepNotFoundError(CheckpointError):
-    """The lineage holds no such step."""
+    """The lineage has no such step."""
 
 
 class InUseError(CheckpointError):
-    """A live process holds the store, or sends the same step to the same bucket already."""
+    """Another process has the store open, or copies the same step to the same bucket."""
 
 
 class FencedError(CheckpointError):
-    """A later generation has taken the store over: this process must not write any more."""
+    """A later start of the job has taken over the store. This process must not write to it."""
 
 
 class NotResumedError(CheckpointError):
-    """The store has commits and was neither resumed nor started anew."""
+    """The store has committed steps, and neither resume() nor new_start was used."""
 
 
 class StepError(CheckpointError):
-    """The step was decided already, or is not after the last one."""
+    """The step was saved or aborted before, or is not after the last one."""
 
 
 class TornSnapshotError(CheckpointError):
-    """Something changed a tensor before its copy was complete; the save was failed."""
+    """A tensor was changed before its copy was complete. The save has failed."""
 
     transient = True
 
 
 class SkippedError(CheckpointError):
-    """The last save still ran, and busy="skip" was asked for."""
+    """The save was skipped, because the last one still ran: busy="skip"."""
 
 
 class ClosedError(CheckpointError):
-    """The checkpointer is closed."""
+    """The Checkpointer is closed."""
 
 
 class ForkedError(CheckpointError):
-    """The handle belongs to the parent process."""
+    """The object belongs to the parent process and cannot be used in a forked child."""
 
 
 class LevelError(CheckpointError):
@@ -237,16 +243,16 @@ class LevelError(CheckpointError):
 
 
 class MismatchError(CheckpointError):
-    """Names, types or shapes are not what the checkpoint holds."""
+    """Names, types or shapes differ: between step and state, or between ranks."""
 
 
 class ReplicaMismatchError(CheckpointError):
-    """Ranks hold different bytes of what is one tensor to all of them; the step is of no rank."""
+    """Ranks hold different bytes of a tensor that must be equal. The step was not committed."""
 
 
 class UnsupportedError(CheckpointError):
-    """This build or machine cannot do it."""
+    """This build or this machine does not support it."""
 
 
 class UnsupportedStateError(CheckpointError, TypeError):
-    """The state holds something that a checkpoint cannot express. The message says where."""
+    """The state has a value that cannot be saved. The message says where."""
