@@ -279,15 +279,15 @@ def test_the_name_of_a_checkpoint_ends_with_the_step(store: Path) -> None:
         assert StorageReader.validate_checkpoint_id(name)
 
     for name in ("last", "step-", "9" * 30):
-        with pytest.raises(ValueError, match="step's number"):
+        with pytest.raises(ValueError, match=r"end with (a|the) number"):
             dcp.save(state, checkpoint_id=name, storage_writer=StorageWriter(store))
-        with pytest.raises(ValueError, match="step's number"):
+        with pytest.raises(ValueError, match=r"end with (a|the) number"):
             dcp.load(state, checkpoint_id=name, storage_reader=StorageReader(store))
         assert not StorageWriter.validate_checkpoint_id(name)
         assert not StorageReader.validate_checkpoint_id(name)
     with pytest.raises(ValueError, match="leave one of them out"):
         dcp.save(state, checkpoint_id="step-9", storage_writer=StorageWriter(store, 8))
-    with pytest.raises(dcp.CheckpointException, match="which step this is has not been said"):
+    with pytest.raises(dcp.CheckpointException, match="the step is not known"):
         dcp.save(state, storage_writer=StorageWriter(store))
     with pytest.raises(dcp.CheckpointException, match="7"):
         dcp.save(state, checkpoint_id="step-7", storage_writer=StorageWriter(store))
@@ -431,7 +431,7 @@ def test_options_of_a_reader_are_checked_at_once(store: Path, options: Any) -> N
 
 @pytest.mark.parametrize("name", ["step--5", "-5", "/runs/-5", "step-1.5", "1.5", "step-\u0663"])
 def test_a_number_that_is_no_step_is_taken_for_none(store: Path, name: str) -> None:
-    with pytest.raises(ValueError, match="step's number"):
+    with pytest.raises(ValueError, match=r"end with (a|the) number"):
         dcp.save({}, checkpoint_id=name, storage_writer=StorageWriter(store))
 
 

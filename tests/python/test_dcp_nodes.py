@@ -320,7 +320,7 @@ def misnamed(place: Path, nodes: str) -> str:
 
 def test_what_one_rank_has_named_wrongly_is_told_to_all(tmp_path: Path) -> None:
     for said in together(4, tmp_path, misnamed, tmp_path, TWO):
-        assert "it must end with a step's number" in said
+        assert "it must end with the number of a step" in said
 
 
 def load_where_nothing_is(place: Path, nodes: str) -> tuple[str, str]:

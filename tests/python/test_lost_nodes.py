@@ -82,7 +82,7 @@ def test_a_lost_node_and_newer_steps_of_others(tmp_path: Path, node: str) -> Non
     step, said = _job(tmp_path, [])
     assert step == -1
     assert "`ckpt upload` on each of them" in said[0]
-    assert "if that cannot be done, lost_nodes=True" in said[0]
+    assert "if that is not possible, lost_nodes=True" in said[0]
     step, said = _job(tmp_path, [5, 8], lost_nodes=True)
     assert step == 4
     (warning,) = said
@@ -218,4 +218,4 @@ def test_nothing_that_all_have(monkeypatch: pytest.MonkeyPatch, remote: str) -> 
     error, _ = _asks(monkeypatch, answers, lost_nodes=True, remote=remote)
     assert isinstance(error, libckpt.OtherNodeError)
     assert "there is no step that all nodes have" in str(error)
-    assert ("new_start=True starts from nothing" in str(error)) == bool(remote)
+    assert ("new_start=True starts from step 0" in str(error)) == bool(remote)

@@ -115,7 +115,7 @@ def test_what_waits_fails_no_save(
     saves = [ckpt.save(step) for step in (2, 3, 4)]
     for save in saves:
         save.wait("local")
-    with pytest.raises(libckpt.WaitTimeoutError, match="not there after"):
+    with pytest.raises(libckpt.WaitTimeoutError, match="not complete after"):
         saves[0].wait("remote", timeout=0.2)
     assert not saves[0].done("remote")
     assert saves[0].error is None
@@ -139,7 +139,7 @@ def test_a_step_that_was_resumed(opened: Any, remote: Path, store: Path) -> None
     save = ckpt.save(4)
     assert save.done()
     assert not save.done("remote")
-    with pytest.raises(libckpt.WaitTimeoutError, match="step 4: not there after"):
+    with pytest.raises(libckpt.WaitTimeoutError, match="step 4: not complete after"):
         save.wait("remote", timeout=0.2)
     unblock()
     save.wait("remote", timeout=LIMIT)

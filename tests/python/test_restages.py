@@ -256,7 +256,7 @@ def test_stages_resume_as_more_as_fewer_and_as_none(tmp_path: Path) -> None:
         assert values == saved[store]
         # What was saved then has all that it should have, too.
         assert resume_here(tmp_path / f"{store}-{now}") == saved[store]
-    with pytest.warns(libckpt.CheckpointWarning, match="as stages of a pipeline have"):
+    with pytest.warns(libckpt.CheckpointWarning, match="like stages of a pipeline"):
         libckpt.load(tmp_path / "walked-2")
     # Two stages of one rank each.
     two = merged(together(2, tmp_path, resume_on_two, tmp_path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Checkpointer has while its engine is open, and how that ends."""
+"""Core: what lives as long as the engine of a Checkpointer, and how it is closed."""
 
 from __future__ import annotations
 
@@ -21,54 +21,54 @@ if TYPE_CHECKING:
     from ._rehearsal import Rehearsal
     from ._save import Save
 
-#: Beyond the timeout of a save, for the wait for its end.
+#: Seconds added to save_timeout for the wait until a save has ended.
 _GRACE = 15.0
-#: For saves that were given up, at the end.
+#: Seconds for cancelled saves, at the end.
 _FAREWELL = 2.0
-#: For what is on its way to the remote store, where the program ends in haste.
+#: Seconds for copies to the remote store, if the program ends by an exception or at its exit.
 _HASTE = 10.0
-#: CKPT_UNCHECKED_MANY is for the log: it does not say that ranks have any part in common.
+#: CKPT_UNCHECKED_MANY is only logged: it does not mean that ranks have a part in common.
 _UNPROVED = {
-    lib.CKPT_UNCHECKED_GPU: "whether this rank holds what others hold is not found out, as its GPU "
-    "takes no samples of its memory",
-    lib.CKPT_UNCHECKED_MEMORY: "whether this rank held what others hold was not found out at a "
-    "save, for want of memory or as its GPU failed",
-    lib.CKPT_UNCHECKED_BOXES: "several ranks save the same part of a tensor, and whether it is the "
-    "same on them was not found out: {boxes}",
+    lib.CKPT_UNCHECKED_GPU: "the tensors of this rank are not compared with those of other ranks, "
+    "because its GPU cannot sample its memory",
+    lib.CKPT_UNCHECKED_MEMORY: "at a save, the tensors of this rank were not compared with those "
+    "of other ranks, because there was not enough memory or the GPU failed",
+    lib.CKPT_UNCHECKED_BOXES: "several ranks save the same part of a tensor, and it was not "
+    "compared between them: {boxes}",
 }
 
 
 class Core:
     """
-    What lives as long as the engine does, apart from the Checkpointer, so that a forgotten one can
-    be closed when it is collected and at the end of the program.
+    What lives as long as the engine. It is separate from the Checkpointer, so that a Checkpointer
+    that was not closed can be closed when it is collected, and at the end of the program.
     """
 
     def __init__(self, engine: Engine, drain_timeout: float = 0.0) -> None:
         self.engine = engine
         note_open(engine)
-        #: seconds that the end waits for the remote store
+        #: seconds that close() waits for the remote store
         self.drain_timeout = drain_timeout
         self.fences: Fences | None = None
         self.preemption: Preemption | None = None
         self.rehearsal: Rehearsal | None = None
-        #: not yet known to have ended; oldest first
+        #: saves that are not known to have ended, oldest first
         self.saves: list[Save] = []
         self.waits = 0
         self.waited_ns = 0
         self.skips = 0
-        #: steps of which say_unsent() has warned
+        #: number of steps that say_unsent() has warned of
         self.unsent = 0
-        #: reasons of which say_unchecked() has warned
+        #: reasons that say_unchecked() has warned of
         self.unchecked = 0
 
     @property
     def deadline(self) -> float:
-        """How long a save may take to end, whatever happens."""
+        """Seconds after which every save has ended."""
         return self.engine.options.save_timeout + _GRACE
 
     def fence(self) -> None:
-        """Runs the fence of the last save. What it finds costs that save, see _review()."""
+        """Runs the fence of the last save. A change that it finds fails the save: _review()."""
         for save in list(self.saves):
             if not save._fenced:
                 start = time.perf_counter()
@@ -78,7 +78,7 @@ class Core:
                     save._loop_time += time.perf_counter() - start
 
     def finish(self) -> None:
-        """Lets what is under way come to its end, and closes. Raises nothing but interrupts."""
+        """Waits for running saves, and closes. Raises only interrupts."""
         if self.engine.closed or self.engine.foreign:
             return
         self.stop_rehearsal()
@@ -95,8 +95,8 @@ class Core:
 
     def upload(self, most: float) -> None:
         """
-        Lets the remote store have what is on its way. Of many ranks each waits until the steps are
-        there whole: rank 0, which publishes them, does not end before the parts of others come.
+        Waits for the copies to the remote store, `most` seconds at most. With many ranks each waits
+        until the steps are complete there: rank 0 publishes them after the parts of all ranks.
         """
         engine, remote = self.engine, self.engine.options.remote
         if not remote:
@@ -118,7 +118,7 @@ class Core:
         self.say_unsent()
 
     def say_unsent(self) -> None:
-        """Warns, once for each number, of steps that the remote store will never have."""
+        """Warns of steps that will never be in the remote store, once for each."""
         if not self.engine.options.remote or self.engine.closed:
             return
         stats = self.engine.stats()
@@ -129,35 +129,35 @@ class Core:
             why = f" ({text(lib.ckpt_strerror(code))})" if code else ""
             warnings.warn(
                 f"{failed} committed {'step' if failed == 1 else 'steps'} of {self.engine.path} "
-                f"will never be in {self.engine.options.remote}{why}: the log of libckpt has more",
+                f"will never be in {self.engine.options.remote}{why}: see the log of libckpt",
                 errors.CheckpointWarning,
                 stacklevel=5,
             )
 
     def stop_rehearsal(self) -> None:
-        """Gives it up, if there is one, and does not wait for its end."""
+        """Stops the rehearsal, if there is one. Does not wait for its thread."""
         if self.rehearsal is not None:
             self.rehearsal.stop()
 
     def say_unchecked(self) -> None:
-        """Warns, once for each reason, that it is not found out whether ranks hold the same."""
+        """Warns that tensors are not compared between ranks, once for each reason."""
         if self.engine.world == 1 or self.engine.closed:
             return
         try:
             found, boxes = self.engine.unchecked()
-        except errors.ClosedError:  # on another thread, meanwhile
+        except errors.ClosedError:  # by another thread
             return
         fresh, self.unchecked = found & ~self.unchecked, found
         for reason, why in _UNPROVED.items():
             if fresh & reason:
                 warnings.warn(
-                    f"{self.engine.path}: {why.format(boxes=boxes)}; the log of libckpt has more",
+                    f"{self.engine.path}: {why.format(boxes=boxes)}; see the log of libckpt",
                     errors.CheckpointWarning,
                     stacklevel=5,
                 )
 
     def shut(self) -> None:
-        """Closes at once. What is still under way is given up."""
+        """Closes at once. Running saves are cancelled."""
         self.stop_rehearsal()
         if self.fences is not None:
             self.fences.remove()
@@ -168,7 +168,7 @@ class Core:
         try:
             for save in list(self.saves):
                 save._cancel()
-            # So that the log says what became of them. A cancelled save does not wait for the disk.
+            # So that the log has their outcome. A cancelled save does not wait for the disk.
             if self.saves:
                 self.engine.drain(_FAREWELL)
         finally:
@@ -185,7 +185,7 @@ def _on_its_way(engine: Engine) -> str:
 def forgotten(core: Core) -> None:
     if not core.engine.closed and not core.engine.foreign:
         warnings.warn(
-            f"the checkpointer of {core.engine.path} was not closed: use `with` or close()",
+            f"the Checkpointer of {core.engine.path} was not closed: use `with` or close()",
             ResourceWarning,
             stacklevel=2,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Save of a step that resume() has found: nothing is under way."""
+"""The Save of a step that resume() has found in the store."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from ._options import Options
 from ._save import Save, SaveInfo, _seconds_or_none, level_number
 from ._waiting import wait_until
 
-#: Seconds between two looks into the remote store: the first pause, and the longest.
+#: Seconds between two listings of the remote store: the first pause, and the longest.
 _PAUSE, _PAUSE_MAX = 0.2, 5.0
-#: Seconds after which a wait without a timeout ends on a rank that does not know more.
+#: Seconds after which a wait without a timeout ends, if the rank cannot know the outcome.
 _MOST = 3600.0
-#: Seconds between two looks at what is known here.
+#: Seconds between two checks of the result of a listing.
 _SLICE = 0.05
 
 
 class ExistingSave(Save):
     """
-    A step that is committed in the store. Nothing is under way, so that it is staged and local, and
-    all sizes and times in `info` are 0. It is remote when the remote store holds it, as for any
-    other step: a start sends what is not there. Only the remote store itself knows that for
-    certain, so that it is listed, from a thread of its own.
+    A step that is committed in the store. It is staged and local, and all sizes and times in `info`
+    are 0. It is remote when the remote store has it: a start copies what is not there. Only a
+    listing of the remote store shows that for certain, and a separate thread makes it.
     """
 
     def __init__(self, engine: Engine, step: int, generation: int) -> None:
@@ -35,46 +34,46 @@ class ExistingSave(Save):
         self._generation = generation
         self._fenced = self._settled = True
         self._is_there = False
-        #: why the wait has ended without that
+        #: why it will not be there, or why the wait has ended
         self._lost: errors.CheckpointError | None = None
         #: wait() has raised it
         self._lost_told = False
-        #: what the last look has failed with
+        #: error of the last listing
         self._look_error: Exception | None = None
         self._listing: _Listing | None = None
         self._pause = _PAUSE
         self._next_look = 0.0
-        #: since when it is looked for
+        #: when the first listing began
         self._since: float | None = None
-        # Who keeps the store sends what is there.
+        # The first rank of a store copies its old steps.
         self._sends = engine.rank == (engine.peers[0] if engine.peers else 0)
 
     @property
     def info(self) -> SaveInfo:
-        """What is known of it."""
+        """What is known of the step."""
         known = super().info
         return known._replace(generation=self._generation, staged=True, local=True)
 
     def wait(self, level: str = "local", timeout: float | None = None) -> None:
         """
-        Returns at once, but for "remote": see Save.wait(). Where it is not known whether the step
-        may still come (the remote store cannot be listed, or another rank sends), a wait without
-        a `timeout` ends with WaitTimeoutError after an hour.
+        Returns at once, except for "remote": see Save.wait(). If it cannot be known whether the step
+        will be there (the remote store cannot be listed, or another rank copies it), a wait without
+        `timeout` raises WaitTimeoutError after an hour.
         """
         number, timeout = level_number(level), _seconds_or_none(timeout)
         self._guard()
         if self._is_beneath(number):
             return
         end = None if timeout is None else time.monotonic() + timeout
-        if self._lost_told:  # it may have come since
+        if self._lost_told:  # it may be there by now
             self._lost = self._since = None
             self._lost_told = False
         wait_until(
             lambda: self._look_or_raise(limited=end is None),
             end,
             lambda: errors.timed_out(
-                f"step {self._step}: not there after {timeout:g} s; if that fails, the log says "
-                "why",
+                f"step {self._step}: not complete after {timeout:g} s; the log has errors of the "
+                "copy, if there are any",
                 step=self._step,
             ),
             most=_SLICE,
@@ -82,15 +81,15 @@ class ExistingSave(Save):
 
     def done(self, level: str = "local") -> bool:
         """
-        True once the step has reached `level`, or will never be in the remote store, or when that
-        cannot be found out (see wait()). Does not wait.
+        True if the step has reached `level`, will never be in the remote store, or if that cannot
+        be known (see wait()). Does not wait.
         """
         number = level_number(level)
         self._guard()
         return self._is_beneath(number) or self._look(limited=True) or self._lost is not None
 
     def _is_beneath(self, number: int) -> bool:
-        """Whether it has that level for certain. Raises LevelError for one that is not there."""
+        """True if it has that level for certain. Raises LevelError if it is not configured."""
         if number in (lib.CKPT_LEVEL_STAGED, lib.CKPT_LEVEL_LOCAL):
             return True
         options = self._engine.options
@@ -98,14 +97,14 @@ class ExistingSave(Save):
         if not there or (options.remote_every and self._step % options.remote_every):
             what = "remote store" if number == lib.CKPT_LEVEL_REMOTE else "peer"
             raise errors.LevelError(
-                f"step {self._step} goes to no {what}: wait for 'local'",
+                f"step {self._step} is copied to no {what}: wait for 'local'",
                 code=lib.CKPT_ELEVEL,
                 step=self._step,
             )
         return False
 
     def _look(self, *, limited: bool) -> bool:
-        """Whether it is known to be in the remote store. Does not wait; a listing may begin."""
+        """True if it is known to be in the remote store. Does not wait. May start a listing."""
         if self._is_there or self._lost is not None:
             return self._is_there
         stats = self._engine.stats()
@@ -129,7 +128,7 @@ class ExistingSave(Save):
         return False
 
     def _look_or_raise(self, *, limited: bool) -> bool:
-        """The same for a wait, which raises why it has ended without that."""
+        """Like _look(), but raises if the step will not be there, or the wait has ended."""
         is_there = self._look(limited=limited)
         if not is_there and self._lost is not None:
             self._lost_told = True
@@ -137,7 +136,7 @@ class ExistingSave(Save):
         return is_there
 
     def _may_be_there(self, stats: dict[str, int]) -> bool:
-        """The rank that sends knows when it is worth a look."""
+        """False: this rank copies the step and knows that it is not there yet."""
         newest = stats["remote_generation"], stats["remote_step"]
         mine = self._generation, self._step
         return not self._sends or not stats["uploads_waiting"] or newest >= mine
@@ -146,11 +145,11 @@ class ExistingSave(Save):
         self._is_there, self._look_error = listing.found, listing.error
         if listing.found or listing.error is not None or not listing.is_last:
             return
-        # Nothing is on its way any more, and it is not there.
+        # This rank had nothing left to copy when the listing began.
         kind = error_class(code) if code else errors.StepNotFoundError
         self._lost = kind(
-            f"step {self._step} is not in {self._engine.options.remote}, and is not on its way "
-            "there: it could not be sent, or was removed there; the log of libckpt says why",
+            f"step {self._step} is not in {self._engine.options.remote}, and is not being copied: "
+            "it could not be copied, or was removed there; the log of libckpt says why",
             code=code or lib.CKPT_ENOSTEP,
             step=self._step,
             tier="remote",
@@ -161,30 +160,30 @@ class ExistingSave(Save):
         who = "this rank" if self._sends else "another rank"
         self._lost = errors.timed_out(
             f"step {self._step} was not seen in {self._engine.options.remote} within {_MOST:g} s"
-            f"{why}; {who} sends it, and its log says what fails: see to that, and wait again",
+            f"{why}; {who} copies it, and its log has the errors: correct them, and wait again",
             step=self._step,
         )
 
 
 class _Listing(threading.Thread):
-    """One look at whether the remote store has a step. Nobody waits for it."""
+    """Lists the remote store once. No thread waits for it."""
 
     def __init__(self, engine: Engine, step: int, generation: int) -> None:
         super().__init__(name="libckpt-listing", daemon=True)
         self._engine = engine
         self._wanted = generation, step
-        #: what is not there then will not be
+        #: nothing is being copied: a step that is not listed will not be there
         self.is_last = False
         self.found = False
         self.error: Exception | None = None
         self.over = threading.Event()
 
     def run(self) -> None:
-        """Lists it."""
+        """Lists the remote store."""
         try:
             self.found = self._look()
         except errors.StoreNotFoundError:
-            pass  # nothing has been sent yet
+            pass  # nothing has been copied yet
         except Exception as error:
             self.error = error
         finally:

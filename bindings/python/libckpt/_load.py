@@ -37,16 +37,22 @@ def load(
     progress: Callable[[Progress], object] | None = None,
 ) -> dict[str, Any]:
     """
-    Reads a step without a model. Tensors are on the CPU, or where `map_location` says ("cuda:0").
+    Reads a step without a live state, and returns it as a dict. The data is verified.
 
-    Without `names`, returns the state as it was given to the Checkpointer: a module is a dict of
-    its tensors, an optimizer a dict with "state" (by the names of its parameters) and
-    "param_groups", any other object what its state_dict() returned. With `names` (tensor names, or
-    patterns such as "layers.0.*"), returns these tensors only, by their names, and reads nothing
-    else.
+    store: directory of the store, or "s3://bucket/prefix".
+    step: a number, "latest", or "latest~1" for the step before the latest. If the latest step
+        cannot be read or verified, the next older one is taken, with a warning.
+    names: None: the whole state, as it was given to the Checkpointer. A module is a dict of its
+        tensors. An optimizer is a dict with "state" (by the names of its parameters) and
+        "param_groups". Any other object is what its state_dict() returned. Otherwise: names of
+        tensors, or patterns ("layers.0.*"). Only these are read, and returned by their names.
+    allow_pickle: load pickled values. They can run any code: use it only for stores that you trust.
+    map_location: device of the tensors ("cuda:0"). None: the CPU.
+    progress: function that is called with a Progress, in this thread.
 
-    `step` is a number, "latest", or "latest~1" for the one before. Where "latest" cannot be read or
-    verified, the next older one is taken, with a warning.
+    Tensors of many ranks are returned whole. Raises StoreNotFoundError, StepNotFoundError,
+    MismatchError if there is no tensor of a name, IntegrityError if data is damaged, and other
+    CheckpointErrors.
     """
     callback("progress", progress)
     device = _device(map_location)
@@ -57,8 +63,8 @@ def load(
             value = _load_from(reader, names, allow_pickle, progress, device)
             if reader.differ:
                 warnings.warn(
-                    f"step {reader.step}: when it was saved, {reader.differ}; what is loaded is "
-                    "what one of them held",
+                    f"step {reader.step}: when it was saved, {reader.differ}; the copy of one of "
+                    "them is loaded",
                     CheckpointWarning,
                     stacklevel=5,
                 )
@@ -76,7 +82,7 @@ def load(
 
 
 def _device(map_location: str | torch.device | None) -> torch.device | None:
-    """Where tensors go; None: to the CPU, and torch is not needed to say so."""
+    """The device of the tensors. None: the CPU. torch is imported only if needed."""
     if map_location is None or map_location == "cpu":
         return None
     import torch
@@ -85,14 +91,16 @@ def _device(map_location: str | torch.device | None) -> torch.device | None:
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"map_location={str(device)!r}: it must be the CPU or a GPU of CUDA")
+        raise ValueError(f"map_location={str(device)!r}: it must be the CPU or a CUDA device")
     return None if device.type == "cpu" else device
 
 
 def list_steps(store: str | os.PathLike[str], *, everything: bool = False) -> list[StepInfo]:
     """
-    The steps of a store that may be restored, newest first; with `everything`, also those that were
-    aborted, are quarantined, broken or under way, or belong to a branch that was rolled back.
+    Lists the steps of a store that can be restored, newest first. `everything`: also steps that
+    were aborted, are quarantined, broken or in progress, or are of a branch that was rolled back.
+    `store`: a directory or "s3://bucket/prefix". Only manifests are read, so a step that is listed
+    may still have damaged data. Raises StoreNotFoundError and other CheckpointErrors.
     """
     engine = Engine(store_name(store), Options(read_only=True), log_thread=False)
     try:
@@ -123,8 +131,8 @@ def _load_from(
     owns = sorted(set(meta.get("per_rank") or ()) - said_of(meta).names)
     if owns:
         warnings.warn(
-            f"step {reader.step}: each rank had {owns[0]!r} of its own, and {len(owns) - 1} more; "
-            f"what is loaded is that of rank {reader.first_rank()}, and names=['rank-*'] gives all",
+            f"step {reader.step}: each rank had its own {owns[0]!r}, and {len(owns) - 1} more; "
+            f"those of rank {reader.first_rank()} are loaded. names=['rank-*'] gives all",
             CheckpointWarning,
             stacklevel=6,
         )
@@ -152,14 +160,14 @@ def _load_from(
 
 
 def _say_left(reader: Reader, stored: dict[str, Stored], wanted: set[str]) -> None:
-    """Warns of what other ranks had and the one whose state is loaded had not."""
+    """Warns of tensors that the rank whose state is loaded did not have."""
     homes = {what.home for what in stored.values() if what.here} - wanted
     left = sorted(home for home in homes if not is_own(home))
     if left:
         more = f" and {len(left) - 1} more" * (len(left) > 1)
         warnings.warn(
-            f"step {reader.step}: its ranks had different tensors, as stages of a pipeline have; "
-            f"what is loaded is what rank {reader.first_rank()} had, without {left[0]!r}{more}: "
+            f"step {reader.step}: its ranks had different tensors, like stages of a pipeline. The "
+            f"state of rank {reader.first_rank()} is loaded, without {left[0]!r}{more}: "
             "names=[...] gives those of all ranks",
             CheckpointWarning,
             stacklevel=7,
@@ -167,7 +175,7 @@ def _say_left(reader: Reader, stored: dict[str, Stored], wanted: set[str]) -> No
 
 
 def _decode_state(decoder: Decoder, node: Json) -> dict[str, Any]:
-    """Key by key, so that an exception out of code of the user can say where it was."""
+    """Decodes key by key, so that an exception of user code can say where it was raised."""
     if type(node) is not dict or tag_of(node) is not None:
         state: dict[str, Any] = decoder.decode(node)
         return state

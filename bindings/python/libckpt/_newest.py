@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The step that is read: the one that was asked for, or the newest that is good. Where that one cannot
-be read or verified the next older one is taken, and said to be.
+Chooses the step that is read: the given one, or the newest one that is good. If the newest step
+cannot be read or verified, the next older one is taken, with a warning.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ._native import lib
 from ._reader import Reader
 from ._store_names import Step, parse_step
 
-#: So often a step is chosen anew because the chosen one was removed by the store's writer.
+#: How often a step is chosen, if the writer of the store removes the chosen one each time.
 _TRIES = 10
 
 
-#: System errors that say that the file is damaged, or that something else is in its place.
+#: System errors that mean that the file is damaged, or is not a regular file.
 _DAMAGE = {
     *(errno.EIO, errno.ENODATA, errno.EILSEQ, errno.EBADMSG, errno.EUCLEAN),
     *(errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOTDIR, errno.EFBIG),
@@ -53,8 +53,9 @@ def read_newest(
     engine: Engine, step: Step, read: Callable[[Reader], Any]
 ) -> tuple[int | None, Any]:
     """
-    Opens a step and calls `read` with it. For "latest", a step that cannot be read or verified is
-    passed over, loudly. (None, None) if nothing was ever committed.
+    Opens a step and calls `read` with it. Returns its number and what `read` returned; (None, None)
+    if nothing was ever committed. For "latest", a step that cannot be read or verified is
+    passed over, with an error in the log and a warning.
     """
     number = parse_step(step)
     if number == lib.CKPT_STEP_LATEST and engine.world > 1:
@@ -70,7 +71,7 @@ def read_newest(
             removed = error.found
             continue
         if found[0] is None and removed is not None:
-            raise removed  # there was a step, and something may have come of it already
+            raise removed  # there was a step, and `read` may have changed something
         return found
     assert removed is not None
     raise removed
@@ -78,9 +79,9 @@ def read_newest(
 
 def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | None, Any]:
     """
-    Of many ranks. With lost_nodes a step of which some node has no file is passed over. Rank 0
-    decides that, and a rank may not even know how far the others have come: so whenever the files
-    of a step are elsewhere all ask again, and all raise if they are given the same step.
+    For many ranks. With lost_nodes, a step of which some node has no file is passed over. Rank 0
+    decides that, and a rank does not know how far the others are. So if files of a step are on
+    another node, all ranks ask again, and all raise if they are given the same step again.
     """
     lost: list[OtherNodeError] = []
     own: list[CheckpointError] = []
@@ -92,7 +93,7 @@ def _read_agreed(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
         except CheckpointError as error:
             begun.append(error)
             if reader.complete or not reader.asked:
-                own.append(error)  # the other ranks have not heard of it
+                own.append(error)  # the other ranks do not know of it
             raise
 
     while True:
@@ -120,9 +121,9 @@ def _is_in(error: CheckpointError, errors: list[CheckpointError]) -> bool:
 
 def _read_common(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | None, Any]:
     """
-    Of many ranks each may see another newest step that is good: the library has them agree on one,
-    and calls a step that one of them cannot read unreadable for all. Where rank 0 mends it with the
-    remote store, which the others are not told, it is met a second time.
+    For many ranks, which may see different newest steps. The library makes them agree on one. If
+    one rank cannot read it, it counts as unreadable for all. If rank 0 repairs it from the remote
+    store, the other ranks are not told, so the same step is tried a second time.
     """
     met: Counter[int] = Counter()
     most = 2 if engine.options.remote else 1
@@ -140,17 +141,17 @@ def _read_common(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
             if elsewhere:
                 raise _hidden(engine, elsewhere) from error
             if removed:
-                raise removed[0] from error  # something may have come of it already
+                raise removed[0] from error  # `read` may have changed something
             return None, None
         except CheckpointError as caught:
             if reader is not None and reader.complete:
-                raise  # all have restored it, and this is this rank's own
-            # Removed while it was read: all have heard that, and there is a newer one.
+                raise  # all ranks have restored it, and this error is of this rank alone
+            # It was removed while it was read. All ranks know, and there is a newer one.
             if caught.errno == errno.EBUSY and caught.code and len(removed) + 1 < _TRIES:
                 removed.append(caught)
                 logger.warning("%s", caught)
                 continue
-            # What Python itself found, this rank alone has found.
+            # An error without a code was raised by Python on this rank alone.
             found = caught.step if caught.code else None
             if not is_unreadable(caught) or found is None or met[found] == most:
                 raise
@@ -162,7 +163,7 @@ def _read_common(engine: Engine, read: Callable[[Reader], Any]) -> tuple[int | N
 
 
 def _say_lost(engine: Engine, lost: list[OtherNodeError], step: int | None) -> None:
-    """Once, for all steps that were passed over because nodes were lost."""
+    """Warns once of all steps that were passed over because nodes were lost."""
     lost = [error for error in lost if error.step != step]
     if not lost:
         return
@@ -174,18 +175,21 @@ def _say_lost(engine: Engine, lost: list[OtherNodeError], step: int | None) -> N
         f", or run `ckpt upload` on each other node to complete them in {remote}" if remote else ""
     )
     message = (
-        f"{engine.path} goes on from step {step}, the newest that every node has. Newer steps were "
-        f"passed over (lost_nodes=True): {steps}. A node has no file of them{there}. They are "
+        f"{engine.path} continues from step {step}, the newest that every node has. Newer steps "
+        f"were passed over (lost_nodes=True): {steps}. A node has no file of them{there}. They are "
         "given up when the next save begins. If the store of another node has all tensors of them "
         "(DDP, HSDP), end the job before that, and copy that store to the node that has none "
-        f"(rsync -a, then sync){upload}. Of step {lost[0].step}: {lost[0]}"
+        f"(rsync -a, then sync){upload}. Step {lost[0].step}: {lost[0]}"
     )
     logger.error("%s", message)
     warnings.warn(message, CheckpointWarning, stacklevel=5)
 
 
 def _with_way_out(engine: Engine, error: OtherNodeError, opening: bool) -> OtherNodeError:
-    """`opening`: some node has no file of the step. Else ranks lack what others have."""
+    """
+    Adds advice to the error. `opening`: some node has no file of the step. Otherwise ranks lack
+    data that other ranks have.
+    """
     options = engine.options
     if not options.node_store:
         return error
@@ -193,38 +197,38 @@ def _with_way_out(engine: Engine, error: OtherNodeError, opening: bool) -> Other
         if options.lost_nodes:
             error.message += (
                 "; lost_nodes=True passes over a step only if the store of a node has no file of "
-                "it: start as many nodes as have saved it, an empty one for each that was lost"
+                "it: start as many nodes as have saved it, with an empty store for each that was lost"
             )
             if options.remote:
                 error.message += (
-                    f"; if {options.remote} has the step, and the layout is another one (another "
-                    "mesh), start with empty stores and without lost_nodes: each node is then "
-                    "brought all of it"
+                    f"; if {options.remote} has the step, and the layout has changed (another "
+                    "mesh), start with empty stores and without lost_nodes: each node then copies "
+                    "all of it"
                 )
     elif options.lost_nodes:
         if engine.rank > 0:
             error.message += "; the step was not passed over: the error of rank 0 says why"
     else:
         upload = (
-            f", or run `ckpt upload` on each other node: {options.remote} is complete if the lost "
-            "node had sent its part"
+            f", or run `ckpt upload` on each other node: {options.remote} is then complete if the "
+            "lost node had copied its part"
             if options.remote
             else ""
         )
         error.message += (
             "; if a node was lost with its disk, first copy to it the store of a node that has all "
-            f"tensors of the step (DDP, HSDP; rsync -a, then sync){upload}; if that cannot be "
-            "done, lost_nodes=True goes on from the newest step that all nodes have, and gives "
-            "newer ones up"
+            f"tensors of the step (DDP, HSDP; rsync -a, then sync){upload}; if that is not "
+            "possible, lost_nodes=True continues from the newest step that all nodes have, and "
+            "gives up newer ones"
         )
     return error
 
 
 def _none_left(engine: Engine, lost: list[OtherNodeError]) -> OtherNodeError:
-    """Nobody starts from nothing unless he says so."""
+    """The error if no step is left: a job starts from step 0 only if new_start says so."""
     remote = engine.options.remote
     way = (
-        f", and none could be brought from {remote}; new_start=True starts from nothing"
+        f", and none can be copied from {remote}; new_start=True starts from step 0"
         if remote
         else "; if the job has uploaded its steps, give remote="
     )
@@ -237,7 +241,7 @@ def _none_left(engine: Engine, lost: list[OtherNodeError]) -> OtherNodeError:
 
 
 class _RemovedError(Exception):
-    """The step that was chosen is no longer there: `found` says so. There is a newer one."""
+    """The chosen step was removed: `found` is the error. There is a newer one."""
 
     def __init__(self, found: StepNotFoundError) -> None:
         super().__init__()
@@ -248,18 +252,18 @@ def _read_asked(
     engine: Engine, number: int, read: Callable[[Reader], Any]
 ) -> tuple[int | None, Any]:
     """
-    Reads a step that was asked for. The library, too, chooses again when the one before the latest
-    is removed before it is open, but a writer that commits without a pause may be quicker than it
-    is patient; and once it is open nobody else can.
+    Reads the given step. If "latest~1" is removed before it is open, the library chooses again,
+    but a writer that commits without a pause may be faster than its retries. After the step is
+    open, only this function can choose again.
     """
-    # Of many ranks only the one that missed the step would know that it was there.
+    # With many ranks, only the rank that found the step gone would know.
     relative = number > lib.CKPT_STEP_MAX and engine.world == 1
     for _ in range(_TRIES - 1 if relative else 0):
         try:
             with Reader(engine, number) as reader:
                 return reader.step, read(reader)
         except StepNotFoundError as error:
-            # Of a step that was found the error names the manifest; of one that never was, nothing.
+            # The error names the manifest if the step existed, and no file if it never did.
             if error.file is None:
                 raise
     return _read_step(engine, number, read)
@@ -267,8 +271,8 @@ def _read_asked(
 
 def _read_step(engine: Engine, number: int, read: Callable[[Reader], Any]) -> tuple[int, Any]:
     """
-    Once more, if what was damaged is whole again, with the remote store. Not of many ranks: only
-    one of them knows, and all must do the same.
+    Reads again if the damage was repaired from the remote store. With many ranks it does not,
+    because only one of them knows, and all must do the same.
     """
     try:
         with Reader(engine, number) as reader:
@@ -284,9 +288,9 @@ def _read_step(engine: Engine, number: int, read: Callable[[Reader], Any]) -> tu
 def _read_latest(
     engine: Engine, read: Callable[[Reader], Any], passed: dict[tuple[int, int], CheckpointError]
 ) -> tuple[int | None, Any]:
-    """Reads the newest step that is good; `passed` are those that are known not to be."""
+    """Reads the newest step that is good. `passed`: steps that are known to be bad."""
     steps = engine.steps()
-    # What is being removed is still better than nothing.
+    # Steps that are being removed come last.
     for info in sorted(steps, key=lambda found: found.deleting):
         key = info.generation, info.step
         error = _reason_to_pass(info)
@@ -306,7 +310,7 @@ def _read_latest(
     if passed:
         newest = next(iter(passed.values()))
         raise IntegrityError(
-            f"{engine.path} holds committed steps, and none of them can be read ({len(passed)} "
+            f"{engine.path} has committed steps, but none of them can be read ({len(passed)} "
             f"were tried); the newest: {newest}",
             step=newest.step,
         ) from newest
@@ -318,28 +322,28 @@ def _nothing_there(
     engine: Engine, read: Callable[[Reader], Any], elsewhere: int
 ) -> tuple[int | None, Any]:
     """
-    No step of the list may be chosen, and there are some. The library knows whether that is so
-    because a new start was asked for, or because a file that says what belongs to what is damaged.
+    The store has steps, but none of them can be chosen: either a new start was made, or a file that
+    describes the lineage is damaged. The library knows which, and raises.
     """
     try:
         with Reader(engine, int(lib.CKPT_STEP_LATEST)) as reader:
-            return reader.step, read(reader)  # it has just been committed
+            return reader.step, read(reader)  # a step was committed meanwhile
     except StepNotFoundError as error:
         raise _hidden(engine, elsewhere) from error
 
 
 def _hidden(engine: Engine, elsewhere: int) -> StepNotFoundError:
     return StepNotFoundError(
-        f"{engine.path} holds no step of its newest start: it was started anew, or from an "
-        f"older step, and nothing has been committed since. The {elsewhere} steps of before "
-        "are still there (`ckpt ls` lists them), but a restore does not choose them by "
-        "itself; new_start=True leaves them alone and starts from nothing",
+        f"{engine.path} has no step of its newest start: the run was started anew, or from an "
+        f"older step, and nothing has been committed since. The {elsewhere} earlier steps "
+        "still exist (`ckpt ls` lists them), but are not chosen automatically: give the number of "
+        "one, or new_start=True, which keeps them and starts from step 0",
         code=lib.CKPT_ENOSTEP,
     )
 
 
 def _reason_to_pass(info: StepInfo) -> CheckpointError | None:
-    """Why a step that was committed once is not tried; None if it may be, or never was."""
+    """Why a committed step is not tried; None if it is tried, or was never committed."""
     if not info.passed_over:
         return None
     note = f": {info.note}" if info.note else ""
@@ -347,7 +351,7 @@ def _reason_to_pass(info: StepInfo) -> CheckpointError | None:
     if info.state == "quarantined":
         cure = f" (if its files are good again, remove {where}/quarantine.json)"
         return IntegrityError(f"step {info.step} is quarantined{note}{cure}", step=info.step)
-    # What could not be read this time may be good: then an older one in its place would be a loss.
+    # A system error may be temporary. Taking an older step would then lose progress.
     system = -info.code if info.code > lib.CKPT_EINTEGRITY else None
     return error_class(info.code)(
         f"the manifest of step {info.step} is broken{note}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PerRank: a value of which every rank has its own."""
+"""PerRank: a value that differs by rank."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ T = TypeVar("T")
 
 class PerRank(Generic[T]):
     """
-    A value that every rank has one of its own, in the state of a checkpointer of many ranks.
+    Marks a value in the state as each rank's own.
 
         state = {"model": model, "noise": PerRank(torch.zeros(8))}
 
-    It is saved by every rank, and restored to the rank that it is of. Without it, tensors in the
-    state are taken to be the same on all ranks, and one rank writes each. A rank that had none when
-    the step was saved, because there were fewer, keeps the value it has, with a warning.
+    Every rank saves its value, and the rank with the same number gets it back. Without PerRank, a
+    tensor in the state must be the same on all ranks, and one rank writes it. If the step was saved
+    by fewer ranks, a rank that has no value in it keeps its present value, with a warning. Modules
+    and optimizers are refused: name their tensors in Checkpointer(per_rank=[...]).
     """
 
     def __init__(self, value: T) -> None:
         if is_module(value) or is_optimizer(value):
             raise UnsupportedStateError(
-                f"PerRank({type(value).__qualname__}): put it into the state itself, and name what "
-                "every rank has of its own of it, by Checkpointer(..., per_rank=[...])"
+                f"PerRank({type(value).__qualname__}): modules and optimizers are not supported. "
+                "Put it into the state itself, and name the tensors that are each rank's own in "
+                "Checkpointer(..., per_rank=[...])"
             )
         self.value = value
 
@@ -39,5 +41,5 @@ class PerRank(Generic[T]):
         return {"value": self.value}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes a value; a tensor keeps its memory if type and shape are the same."""
+        """Takes a value. A tensor keeps its memory if type and shape are the same."""
         self.value = into(self.value, state["value"])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A job that is told to go: one last save, of a step that all ranks agree on.
+Preemption: after a signal the job saves a last time, at a step that all ranks agree on.
 
-The handler only notes the signal. Ranks learn of it at step boundaries, each from an all-reduce
-that was begun one step before, so that none waits for it.
+The handler only notes the signal. The ranks exchange it at step boundaries, by an all-reduce that
+began one step before, so that no rank waits for it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from ._log import logger
 
 __all__ = ["EXIT_CODE", "Preempted", "Preemption", "make_group", "signals_of"]
 
-#: What a shell reports of a program that SIGTERM has ended.
+#: The exit code that a shell reports for a program that SIGTERM has ended.
 EXIT_CODE = 128 + signal.SIGTERM
 
 
 class Preempted(SystemExit):
     """
-    The job was told to go, and its last step is saved if `saved` is True. Raised by step(); if
-    nothing catches it, the program exits with code 143.
+    The job was preempted: it has got one of the signals of `preempt`. `step` is the last step, and
+    `saved` says whether it is durable. Raised by Checkpointer.step(). If nothing catches it, the
+    program exits with code 143.
     """
 
     def __init__(self, message: str, step: int, saved: bool) -> None:
@@ -42,7 +43,7 @@ class Preempted(SystemExit):
 
 
 def signals_of(preempt: bool | Iterable[signal.Signals | int]) -> tuple[signal.Signals, ...]:
-    """The signals that are meant; none if the loop did not ask for it."""
+    """The signals of the argument `preempt`; none for False."""
     if isinstance(preempt, bool):
         preempt = (signal.SIGTERM,) if preempt else ()
     chosen = tuple(signal.Signals(number) for number in preempt)
@@ -58,7 +59,7 @@ def signals_of(preempt: bool | Iterable[signal.Signals | int]) -> tuple[signal.S
 
 
 def make_group(timeout: float) -> Any:
-    """A process group of all ranks for the flag alone. All of them must make it."""
+    """Makes a process group of all ranks for the flag. All ranks must call this."""
     import torch.distributed as dist
 
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
@@ -66,8 +67,8 @@ def make_group(timeout: float) -> Any:
 
 class Preemption:
     """
-    Waits for a signal on behalf of one checkpointer. Made and used by the main thread. `group` is a
-    process group of its own, for small CPU tensors, if there are other ranks.
+    Handles the signals for one Checkpointer. Made and used by the main thread. `group`: a separate
+    process group for small CPU tensors, if there are other ranks.
     """
 
     def __init__(
@@ -80,13 +81,13 @@ class Preemption:
         self._until: float | None = None
         self._flag: Any = None
         self._work: Any = None
-        self._handler = self._note  # one object, to be known again
+        self._handler = self._note  # one object, for the comparison in remove()
         self._before = {number: signal.signal(number, self._handler) for number in signals}
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         before = self._before.get(signal.Signals(number))
         if self._removed or os.getpid() != self._pid:
-            # A forked worker that is told to end has nothing to save.
+            # A forked worker has nothing to save: the signal has its former effect.
             if not callable(before):
                 signal.signal(number, before if before is not None else signal.SIG_DFL)
                 os.kill(os.getpid(), number)
@@ -97,8 +98,8 @@ class Preemption:
 
     def agreed(self) -> bool:
         """
-        True if some rank had got the signal by its last call of this; then it is so for all of
-        them. Every rank calls it at every step.
+        True if some rank had got the signal at its previous call. Then all ranks get True. Every
+        rank calls this at every step.
         """
         if self._group is None:
             return self._until is not None
@@ -117,7 +118,9 @@ class Preemption:
                 )
         except RuntimeError as error:
             logger.warning(
-                "whether a rank was told to go is not known to the others any more: %s", error
+                "from now on a signal preempts only the rank that gets it, because the ranks "
+                "cannot exchange it: %s",
+                error,
             )
             self._part()
             return self._until is not None
@@ -126,23 +129,23 @@ class Preemption:
         return told
 
     def _part(self) -> None:
-        """Who waits for this rank hears at once that it takes no part any more."""
+        """Leaves the group, so that ranks that wait for this one get an error at once."""
         import torch.distributed as dist
 
         group, self._group, self._work = self._group, None, None
         try:
             dist.destroy_process_group(group)
         except (RuntimeError, ValueError, AssertionError) as error:
-            logger.debug("a process group that had failed could not be ended: %s", error)
+            logger.debug("a process group that has failed cannot be destroyed: %s", error)
 
     def left(self) -> float:
-        """Seconds until everything must be over."""
+        """Seconds until the process must have ended."""
         if self._until is None:
             return self._grace
         return max(0.0, self._until - time.monotonic())
 
     def remove(self) -> None:
-        """Puts the handlers back that were there before, where nobody has put others since."""
+        """Restores the former handlers, unless the program has installed others since."""
         if threading.current_thread() is threading.main_thread() and os.getpid() == self._pid:
             for number, before in self._before.items():
                 if signal.getsignal(number) is self._handler:

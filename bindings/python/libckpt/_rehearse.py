@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-rehearse(): saves a state into a store of its own, restores it beside the live one, and compares
-both bit by bit.
+rehearse(): saves a state to a temporary store, restores it beside the live one, and compares both
+bit by bit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .adapters._ddp_buffers import ddp_buffers
 if TYPE_CHECKING:
     import torch
 
-#: Bytes that are read at a time, and that are given to objects.
+#: Bytes that are read at a time, and bytes for copies of objects.
 _SLICE = 256 << 20
 _OBJECTS = 512 << 20
 #: Differences that a message lists.
@@ -39,16 +39,16 @@ _LISTED = 10
 
 
 class Rehearsed(NamedTuple):
-    """What a rehearsal has tried on this rank, and found as it was."""
+    """What rehearse() has tried on this rank. print() shows it as text."""
 
-    #: tensors that were read, and their bytes
+    #: number of tensors that were read and compared, and their bytes
     tensors: int
     nbytes: int
     #: objects whose load_state_dict() was called on a copy
     loaded: tuple[str, ...]
-    #: what was not tried, and why; of these, too, everything was read from the disk
+    #: what was not tried, and why. The data of these was read and verified, too.
     untried: tuple[str, ...]
-    #: what was restored, and not compared, and why
+    #: what was restored but not compared, and why
     uncompared: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -56,9 +56,9 @@ class Rehearsed(NamedTuple):
         if self.uncompared:
             said += f" (but not {'; '.join(self.uncompared)})"
         if self.loaded:
-            said += f"; load_state_dict() was tried of {', '.join(self.loaded)}"
+            said += f"; load_state_dict() was tried for {', '.join(self.loaded)}"
         if self.untried:
-            said += f"; only read, and not tried: {'; '.join(self.untried)}"
+            said += f"; read but not tried: {'; '.join(self.untried)}"
         return said
 
 
@@ -74,24 +74,26 @@ def rehearse(
     timeout: float = 600.0,
 ) -> Rehearsed:
     """
-    Saves `state` and restores it, before a long job depends on that: raises what save() or resume()
-    would raise, and MismatchError, with names, if anything does not come back bit for bit. Returns
-    what was tried, and what could not be tried and why.
+    Saves `state` and restores it, as a test before a long job. Raises what save() or resume() would
+    raise, and MismatchError, with names, if anything is not restored bit for bit. Returns what was
+    tried, and what was not tried and why. With many ranks all of them call it, and all raise if one
+    does.
 
-    It needs room on the disk for the state once, and 1 GiB of memory beside the staging memory. The
-    live state is not changed: tensors are read in parts to other memory and compared there, and
-    load_state_dict() of objects is called on copies: of objects of torch and NumPy, and of those
-    that try_load lists. There is no copy of an optimizer with a load_state_dict() of its own, of a
-    DataLoader, of what is large or spread over ranks, nor of what cannot be copied for certain.
+    It needs disk space for the state once, and 1 GiB of memory beside the staging memory. The live
+    state is not changed. Tensors are read in parts to other memory and compared there.
+    load_state_dict() is called on copies of objects: those of torch and NumPy, and those that
+    try_load lists. These are never copied: optimizers with their own load_state_dict(),
+    DataLoaders, objects that are large or spread over ranks, and objects that may not be copied
+    correctly.
 
-    directory: where the store is made, and removed again; None: where temporary files are, which
-        may be in memory. With many ranks all of them call it, and it is a directory that they
-        share. A process that is killed leaves a directory libckpt-rehearsal-* there.
+    directory: where the temporary store is made and removed. None: the directory for temporary
+        files, which may be in memory. With many ranks it is a directory that they share. A process
+        that is killed leaves a directory libckpt-rehearsal-* there.
     allow_pickle, per_rank, distributed: as for the Checkpointer.
-    try_load: patterns over the names of objects, and modules with a load_state_dict() of their own,
-        that may be tried on a copy (["ema", "metrics/*"]), and of values that are pickled. Their
-        code must change nothing but the object: no global one, no file, no server.
-    node_store: True: `directory` is one of each node. None: only if no directory is given and the
+    try_load: patterns over the names of objects, of modules with their own load_state_dict(), and
+        of pickled values (["ema", "metrics/*"]) that are tried on a copy. Their code must change
+        nothing but the object: no global object, no file, no server.
+    node_store: True: each node has its own `directory`. None: True if no directory is given and the
         ranks are on several nodes.
     timeout: seconds that ranks wait for each other, and that the save may take.
     """
@@ -121,7 +123,7 @@ def _meet_and_try(
     options: dict[str, Any],
     listed: tuple[str, ...],
 ) -> Rehearsed:
-    """With the other ranks, whatever becomes of it here."""
+    """Saves and tries, and meets the other ranks at the end, also after a failure."""
     import shutil
 
     path = os.path.join(parent, f"libckpt-rehearsal-{meeting.token}")
@@ -146,7 +148,7 @@ def _meet_and_try(
     except BaseException as error:
         failed = error
     finally:
-        # Others may read there until all have met.
+        # Other ranks may read the store until all have met.
         try:
             try:
                 put_back()
@@ -198,7 +200,7 @@ def _try(
 
 
 def _of_first(state: dict[str, Any], rank: int, world: int) -> list[torch.Tensor]:
-    """Buffers that may be others than those of rank 0, which are the ones that are saved."""
+    """Buffers that may differ from those of rank 0, which are the ones that are saved."""
     found: list[torch.Tensor] = []
     for special in find_specials(state) if rank else ():
         if is_module(special.value):
@@ -214,16 +216,16 @@ class _Check:
         self._trial = trial
         self._skipped = {id(buffer) for buffer in skipped}
         self._memory = {buffer.data_ptr() for buffer in skipped}
-        #: names of those that were met
+        #: names of skipped buffers that were met
         self._passed: dict[str, None] = {}
         #: tensors of copies that have no elements
         self._hollow: dict[str, None] = {}
         self._found: dict[str, None] = {}
-        #: objects that have been
+        #: objects that were loaded
         self.loaded: list[str] = []
 
     def look(self, piece: Piece, data: memoryview) -> None:
-        """A piece of a tensor that has been read."""
+        """Compares a piece of a tensor that was read."""
         home = piece.bound.home
         if home is not None and id(home) in self._skipped:
             self._passed[piece.bound.name] = None
@@ -231,7 +233,7 @@ class _Check:
             self._found[piece.bound.name] = None
 
     def values(self) -> None:
-        """Everything that is no tensor, and the generators."""
+        """Compares the values that are not tensors, and decodes the generators."""
         for leaf in self._trial.leaves:
             for value in self._trial.value(leaf):
                 if leaf.known:
@@ -239,7 +241,7 @@ class _Check:
         self._trial.decode(self._trial.rng, None)
 
     def load(self, load: Load) -> None:
-        """An object that loads by itself: what it says of itself afterwards is what it said."""
+        """Loads a copy of an object. Its state_dict() must then equal that of the live one."""
         said = self._trial.load(load)
         if said is None:
             return
@@ -257,17 +259,17 @@ class _Check:
         self._add(differences(was, now, f"{where}.state_dict()"))
 
     def _is_of_first(self, value: Any) -> bool:
-        """True for a buffer of which rank 0's was saved."""
+        """True for a buffer that rank 0 saves for all ranks."""
         return is_tensor(value) and value.data_ptr() in self._memory
 
     def _add(self, names: Iterable[str]) -> None:
         self._found.update(dict.fromkeys(names))
 
     def uncompared(self) -> tuple[str, ...]:
-        """What was restored, and not compared, and why."""
+        """What was restored but not compared, and why."""
         both = (
-            (self._hollow, "the copy that was loaded has no elements of them"),
-            (self._passed, "of these buffers those of rank 0 are saved"),
+            (self._hollow, "the loaded copy does not have their elements"),
+            (self._passed, "rank 0 saves these buffers for all ranks"),
         )
         return tuple(f"{_some(list(names), ', ')}: {why}" for names, why in both if names)
 
@@ -278,8 +280,8 @@ class _Check:
         names = list(self._found)
         where = self._trial.differences.where
         raise errors.MismatchError(
-            f"rehearsal{', rank ' + str(where.rank) if where.world > 1 else ''}: after a restore "
-            f"these are not what they were: {_some(names)}",
+            f"rehearsal{', rank ' + str(where.rank) if where.world > 1 else ''}: a restore changes "
+            f"these: {_some(names)}",
             step=where.step,
             rank=where.rank,
             tensor=names[0],

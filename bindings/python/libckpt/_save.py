@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One save: what the user holds while the library works behind the loop."""
+"""Save: the object that the user has while the library saves in the background."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ _LEVELS = {
 }
 
 
-#: Seconds; nobody lives to see it.
+#: Seconds, as good as no limit.
 _FOREVER = 1e10
-#: So long a rank whose first save has failed waits for rank 0 to claim, to be able to tell.
+#: Seconds that a rank whose first save has failed waits for the claim of rank 0. Before that, it
+#: cannot tell the other ranks.
 _TELL = 60.0
-#: How long a save that was given up may take to let go of its tensors.
+#: Longest wait until a save that was given up has released its tensors.
 _LET_GO_MS = 10_000
-#: Tensors that a save never let go of: better kept for ever than freed under its reads.
+#: Tensors that a save has never released. They are kept for ever, because it may still read them.
 _stuck: list[Snapshot] = []
 
 
 class Progress(NamedTuple):
-    """How far a save or restore has come."""
+    """Progress of a save or restore on this rank."""
 
     #: "save" or "restore"
     what: str
@@ -54,7 +55,7 @@ class Progress(NamedTuple):
 
 
 class SaveInfo(NamedTuple):
-    """What is known of a save. Times are in seconds since it started; 0.0: not yet."""
+    """State of a save on this rank. Times are in seconds since it started; 0.0: not reached yet."""
 
     step: int
     generation: int
@@ -67,11 +68,11 @@ class SaveInfo(NamedTuple):
     eager_time: float
     stage_time: float
     local_time: float
-    #: time in which no staging memory was free
+    #: total time in which no staging memory was free
     starved_time: float
-    #: until this rank's shard and index were durable; what follows is the commit of all ranks
+    #: until shard and index of this rank were durable; the commit of all ranks follows
     durable_time: float
-    #: time that the loop lost: in save() and in the fence
+    #: total time that the loop was delayed: in save() and in the fence
     loop_time: float
 
 
@@ -84,12 +85,13 @@ def level_number(level: str) -> int:
 
 class Save:
     """
-    One save under way. Made by `Checkpointer.save()` only.
+    One save. Returned by `Checkpointer.save()`.
 
-    A save has been staged when its tensors may be changed again, and is local when it is durable on
-    this machine's disk and its manifest is published. It is remote when the remote store holds it,
-    and its manifest is published there. A save that is local has not failed, whatever becomes of
-    its way there: that is in the log, and in wait("remote").
+    It reaches these levels: "staged" when its tensors may be changed again, "local" when it is
+    durable on the disk of this machine and its manifest is published, and "remote" when the remote
+    store has it and its manifest is published there. A save that is local has not failed, even if
+    the copy to the remote store fails: the log and wait("remote") say so. Any thread may use a
+    Save. A forked child cannot use it.
     """
 
     _engine: Engine
@@ -107,15 +109,15 @@ class Save:
         self._failure: errors.CheckpointError | None = None
         self._loop_time = 0.0
         self._progress: Callable[[Progress], object] | None = None
-        #: under which the ranks of several nodes compare what they mean
+        #: key under which the ranks of several nodes compare what their names mean
         self._where: str | None = None
-        #: what was compared there
+        #: the result of that comparison
         self._compared: Compared | None = None
         #: plain tensors of which the ranks may not agree who holds them
         self._unclear: list[str] = []
-        #: the user has been told of the failure
+        #: the failure was reported to the user
         self._told = False
-        #: the checkpointer has counted and logged the outcome
+        #: the Checkpointer has counted and logged the outcome
         self._settled = False
 
     def __repr__(self) -> str:
@@ -137,14 +139,14 @@ class Save:
 
     @property
     def error(self) -> errors.CheckpointError | None:
-        """Why the save failed; None if it has not. Does not wait."""
+        """Why the save failed. None: it has not failed so far. Does not wait."""
         self._guard()
         self._try_fence()
         return self._poll()
 
     @property
     def info(self) -> SaveInfo:
-        """How far it has come. Does not wait."""
+        """Its progress and its times. Does not wait."""
         self._guard()
         info = new_struct("ckpt_save_info")
         if self._ptr is not None:
@@ -168,10 +170,12 @@ class Save:
 
     def wait(self, level: str = "local", timeout: float | None = None) -> None:
         """
-        Waits until the save has reached `level`. Raises what it failed with (DeadlineError if that
-        was its own deadline), WaitTimeoutError if `timeout` seconds have passed, and LevelError at
-        once for a level that is not configured. wait("remote") also raises why a step will never be
-        there; as long as that may still change, it waits.
+        Waits until the save has reached `level`: "staged", "local", "replicated" or "remote".
+
+        Raises the error of the save if it has failed (DeadlineError after `save_timeout`),
+        WaitTimeoutError after `timeout` seconds (None: no limit), and LevelError at once if the
+        level is not configured. wait("remote") also raises if the step will never be in the remote
+        store. As long as a retry may succeed, it waits.
         """
         number = level_number(level)
         timeout = _seconds_or_none(timeout)
@@ -189,8 +193,8 @@ class Save:
 
     def done(self, level: str = "local") -> bool:
         """
-        True once the save has reached `level` or has failed (see `error`), or will never be in the
-        remote store (see wait()). Does not wait.
+        True if the save has reached `level` or has failed (see `error`), or if it will never be in
+        the remote store (see wait()). Does not wait.
         """
         number = level_number(level)
         self._guard()
@@ -210,12 +214,12 @@ class Save:
             raise_last(code)
 
     def _is_lost(self, number: int, code: int) -> bool:
-        """After a wait for that level gave `code`: whether the remote store will never have it."""
+        """`code`: of a wait for the level. True: the remote store will never have the step."""
         if number != lib.CKPT_LEVEL_REMOTE or code == 0:
             return False
         return code != -errno.ETIMEDOUT or has_failed(code)
 
-    # What follows is for the checkpointer.
+    # For the Checkpointer.
 
     def _guard(self) -> None:
         if os.getpid() != self._pid:
@@ -227,8 +231,8 @@ class Save:
             )
 
     def _refuse(self, error: BaseException) -> None:
-        """The state cannot be described: the other ranks, which wait for this one, are told so."""
-        # Of an engine that has closed meanwhile the others have heard.
+        """The state cannot be described. Tells the other ranks, which wait for this one."""
+        # If the engine has closed meanwhile, it has told the others.
         if self._engine.world == 1 or self._engine.closed:
             return
         if self._ptr is None:
@@ -239,7 +243,7 @@ class Save:
         code = getattr(error, "code", 0)
         why = f"{type(error).__name__}: {error}".encode("utf-8", "replace")
         try:
-            # Who has pressed Ctrl-C waits for nobody.
+            # After Ctrl-C nothing may wait.
             if isinstance(error, Exception):
                 self._await_claim(error)
         finally:
@@ -254,11 +258,11 @@ class Save:
         return code
 
     def _await_claim(self, error: Exception) -> None:
-        """Before the first claim there is nothing under which the others could be told."""
+        """Waits for the first claim. Before it, there is no key to tell the others under."""
         if self._read_error() is not None or self._engine.stats()["generation"]:
             return
         logger.warning(
-            "step %d of %s cannot be saved, and the other ranks are told as they come to it: %s",
+            "step %d of %s cannot be saved. The other ranks are told when they reach it: %s",
             self._step,
             self._engine.path,
             error,
@@ -271,7 +275,7 @@ class Save:
         return code
 
     def _await_others(self, deadline: float) -> None:
-        """What the start would wait for without an end for Ctrl-C."""
+        """Waits for the other ranks in slices, because the start itself ignores Ctrl-C."""
         if self._engine.world == 1:
             return
         code = wait_sliced(self._ready, deadline, over=self._read_error)
@@ -280,7 +284,7 @@ class Save:
         found = self._read_error()
         if code == -errno.ETIMEDOUT and found is None:
             raise errors.DeadlineError(
-                f"step {self._step}: rank 0 has not come to it within {deadline:g} s; the save was "
+                f"step {self._step}: rank 0 has not reached it within {deadline:g} s; the save was "
                 "given up",
                 code=code,
                 errno=errno.ETIMEDOUT,
@@ -289,7 +293,7 @@ class Save:
         raise found or last_error(code, self._step)
 
     def _start(self, snapshot: Snapshot, deadline: float) -> None:
-        """Hands the snapshot over. Afterwards its eager tensors may change."""
+        """Gives the snapshot to the library. When this returns, its eager tensors may change."""
         ret = ffi.new("struct ckpt_save **")
         opts = new_struct("ckpt_save_opts")
         fenced = bool(snapshot.behind.parts)
@@ -303,7 +307,7 @@ class Save:
         except BaseException as error:
             self._refuse(error)
             raise
-        # From here on the library reads the tensors: nothing may free them before it has let go.
+        # From here on the library reads the tensors. They must live until it has released them.
         self._behind = snapshot.behind
         self._fenced = not fenced
         try:
@@ -331,8 +335,8 @@ class Save:
 
     def _compare(self, snapshot: Snapshot, where: str | None) -> None:
         """
-        With stores on every node: whether the ranks mean the same by names that some have. `where`:
-        what they call this save, if that is not its generation and step.
+        With a store on every node: whether the same names mean the same tensors on all ranks.
+        `where`: key of this save, if that is not its generation and step.
         """
         names = self._engine.names
         if names is None:
@@ -341,13 +345,13 @@ class Save:
         self._compared = names.compare(snapshot.apart, self._where)
         why = self._compared.why
         if why is not None:
-            # Rank 0 fails the step for all of them: it has other words for what all have alike.
+            # With other common words than rank 0, rank 0 fails the step for all.
             logger.error("step %d of %s: %s", self._step, self._engine.path, why)
             words = snapshot.common + why.encode("utf-8", "replace")
             check(self._engine.work(lib.ckpt_save_set_common, self._ptr, words, len(words)))
 
     def _committed(self) -> None:
-        """All ranks have agreed."""
+        """The step is committed."""
         names, compared = self._engine.names, self._compared
         self._compared = None
         self._engine.read = None
@@ -355,7 +359,7 @@ class Save:
             names.committed(compared)
 
     def _differ(self) -> str | None:
-        """Committed: what the ranks differ in all the same; None: nothing."""
+        """After the commit: the tensors in which ranks differ, as text; None: there are none."""
         record = new_struct("ckpt_error")
         if self._ptr is None or self._ask(lib.ckpt_save_replicas, record) == 0:
             return None
@@ -375,8 +379,8 @@ class Save:
 
     def _set_streams(self, gpus: frozenset[int]) -> None:
         """
-        What is copied lies between the work that this thread has enqueued there and will enqueue.
-        Of the other GPUs that the state is on the library itself waits for the copies.
+        Orders the copies between the work that this thread has enqueued on these GPUs and the work
+        that it will enqueue. For other GPUs of the state the library itself waits for the copies.
         """
         if self._gpus:
             array = _gpus.streams(gpus)
@@ -399,25 +403,25 @@ class Save:
             raise self._poll() or last_error(code, self._step)
 
     def _ask(self, call: Callable[..., int], *args: Any) -> int:
-        """A question about the handle, which may outlive the engine."""
+        """Calls a function on the handle, which may outlive the engine."""
         code: int = self._engine.ask(call, self._ptr, *args)
         return code
 
     def _wait(self, call: Callable[[int], int], timeout: float | None) -> int:
-        """Calls until there is an answer. -ETIMEDOUT: none, unless `_poll` gives an error."""
+        """Calls until there is a result. -ETIMEDOUT: there is none, unless _poll() has an error."""
         return wait_sliced(call, timeout, self._tick, self._poll)
 
     def _give_up(self, snapshot: Snapshot) -> None:
-        """Cancels, and waits until the library has let go of the tensors."""
+        """Cancels, and waits until the library has released the tensors."""
         self._engine.ask(lib.ckpt_save_cancel, self._ptr)
         code = self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_LOCAL, _LET_GO_MS)
-        # Its own failure may have that code, too; then it has let go.
+        # The save may have failed with that code itself. Then it has released them.
         if code == -errno.ETIMEDOUT and self._read_error() is None:
             _stuck.append(snapshot)
         self._release()
 
     def _fail(self, error: errors.CheckpointError) -> None:
-        """It never started."""
+        """The save could not start."""
         self._failure = error
         self._release()
 
@@ -427,24 +431,24 @@ class Save:
 
     def _fence(self, timeout: float | None, *, ahead: bool = False) -> None:
         """
-        Waits until every tensor has been copied, and compares them with what they were at save().
-        A difference fails the save. Sets `_failure`, and raises nothing but WaitTimeoutError and
-        what a signal handler raises. `ahead`: for copies from GPUs this thread's streams wait
-        instead, so that what it enqueues next comes after them.
+        Waits until every tensor has been copied, and checks that none has changed since save(). A
+        change fails the save. Sets `_failure`; raises only WaitTimeoutError, and what a signal
+        handler raises. `ahead`: for copies from GPUs the streams of this thread wait, and not the
+        thread, so that what it enqueues next runs after the copies.
         """
         wait = not (ahead and self._gpus)
         if wait and not self._await_copies(timeout):
             return
         with self._lock:
-            behind = self._behind  # first, because another thread may just be hearing of a failure
+            behind = self._behind  # read once: another thread may be noting a failure
             if behind is None or self._fenced or self._failure is not None:
                 return
-            # What is captured is done when the graph is replayed, see before_replay().
+            # A captured call runs when the graph is replayed: see before_replay().
             if not wait and _gpus.is_capturing():
                 return
             failure = self._compare_fenced(behind)
             if failure is None:
-                # Whoever waits may have other streams than the loop: theirs are left alone.
+                # A thread that waits may have other streams than the loop. Leave these alone.
                 self._set_streams(frozenset() if wait else self._gpus)
                 failure = self._pass_gate(timeout)
             if self._failure is None:
@@ -453,8 +457,8 @@ class Save:
 
     def _await_copies(self, timeout: float | None) -> bool:
         """
-        True when they are made and nobody has passed the fence. Without the lock: a loop whose
-        streams wait instead of it shall not wait for somebody who waits here.
+        True if the copies are complete and no thread has passed the fence. Does not hold the lock,
+        so that a loop whose streams wait does not wait for a thread that waits here.
         """
         if self._behind is None or self._fenced or self._failure is not None:
             return False
@@ -483,7 +487,7 @@ class Save:
         )
 
     def _compare_fenced(self, behind: Behind) -> errors.CheckpointError | None:
-        """What PyTorch counts must be as it was at save()."""
+        """Compares the version counters and addresses of tensors with those at save()."""
         name, how = behind.changed(), "was changed in place"
         if name is None:
             name, how = behind.moved(), "was given other memory"
@@ -491,7 +495,7 @@ class Save:
             return None
         why = (
             f"step {self._step}: {name.decode()} {how} before the optimizer's step(), so that "
-            "the checkpoint would mix two steps; the save was failed. Call wait_staged() "
+            "the checkpoint would mix two steps; the save has failed. Call wait_staged() "
             "before you change it, or pass eager=True"
         )
         check(self._ask(lib.ckpt_save_fail, lib.CKPT_ETORN, name, why.encode()))
@@ -502,7 +506,7 @@ class Save:
         )
 
     def _pass_gate(self, timeout: float | None) -> errors.CheckpointError | None:
-        """The memory that C samples must be as it was at save(), too."""
+        """The library compares samples of the memory with those at save()."""
         code = self._wait(lambda ms: self._ask(lib.ckpt_save_fence, ms), timeout)
         if code == 0 or self._failure is not None:
             return None
@@ -511,7 +515,7 @@ class Save:
         return self._told_of(last_error(code, self._step))
 
     def _told_of(self, found: errors.CheckpointError) -> errors.CheckpointError:
-        """The next save can start only when the library knows of it, too."""
+        """Waits until the library knows of the failure: only then the next save can start."""
         wait_sliced(
             lambda ms: self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_LOCAL, ms),
             _LET_GO_MS / 1000,
@@ -520,11 +524,11 @@ class Save:
         return self._read_error() or found
 
     def _try_fence(self) -> None:
-        """Runs the fence if that takes no waiting."""
+        """Runs the fence, unless it would wait."""
         if not self._fenced and self._failure is None:
             code = self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_STAGED, 0)
             if code != -errno.ETIMEDOUT:
-                # What a GPU is asked once more is answered in a moment, and perhaps not at once.
+                # The GPU is asked again for samples, which may take a moment.
                 with contextlib.suppress(errors.WaitTimeoutError):
                     self._fence(0)
 
@@ -544,7 +548,7 @@ class Save:
             return
         if late:
             raise errors.WaitTimeoutError(
-                f"step {self._step}: not there after {timeout:g} s; the save goes on",
+                f"step {self._step}: not complete after {timeout:g} s; the save goes on",
                 code=code,
                 errno=errno.ETIMEDOUT,
                 step=self._step,
@@ -566,7 +570,7 @@ class Save:
         return error_of(record)
 
     def _is_over(self) -> bool:
-        """Committed or failed."""
+        """True if it is committed or has failed."""
         return self._poll() is not None or (
             self._fenced and self._ask(lib.ckpt_save_wait, lib.CKPT_LEVEL_LOCAL, 0) == 0
         )
@@ -592,7 +596,7 @@ def _seconds_or_none(timeout: float | None) -> float | None:
 
 
 def callback(name: str, value: Callable[..., object] | None) -> None:
-    """Raises if an argument is no function."""
+    """Raises if an argument is not a function."""
     if value is not None and not callable(value):
         raise TypeError(f"{name} must be a function or None, not {type(value).__qualname__}")
 
@@ -618,7 +622,7 @@ def _with_unclear(error: errors.MismatchError, names: list[str]) -> errors.Misma
 
 
 def report(progress: Callable[[Progress], object], what: Progress) -> None:
-    """Calls the user's function; what it raises is logged and harms nothing."""
+    """Calls the user's function. An exception that it raises is logged, and ignored."""
     try:
         progress(what)
     except Exception:

@@ -8,8 +8,8 @@ torch.distributed.checkpoint on libckpt's engine.
     dcp.save(state, checkpoint_id="step-100", storage_writer=StorageWriter("/shared/run42"))
     dcp.load(state, storage_reader=StorageReader("/shared/run42"))
 
-A checkpoint is a step of a store, verified and committed for all ranks or for none. Checkpoints of
-`libckpt.Checkpointer` load through the reader, too.
+A checkpoint is a step of a libckpt store. It is verified, and committed for all ranks or for none.
+The reader also loads steps of `libckpt.Checkpointer`.
 """
 
 from ._convert import convert

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Makes a checkpoint of torch.distributed.checkpoint a step of a libckpt store:
+Imports a checkpoint of torch.distributed.checkpoint into a libckpt store:
 
     python -m libckpt.dcp /checkpoints/step-100 /shared/run42
 """
@@ -15,18 +15,22 @@ from . import convert
 
 
 def main() -> int:
-    """The program."""
+    """Runs the program. Returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m libckpt.dcp",
-        description="Makes a checkpoint of torch.distributed.checkpoint a step of a libckpt store. "
-        "Such checkpoints are pickled: convert only what you trust.",
+        description="Imports a checkpoint of torch.distributed.checkpoint into a libckpt store. "
+        "Such checkpoints are pickled and can run any code: convert only what you trust.",
     )
-    parser.add_argument("source", help="directory that dcp.save() has written")
-    parser.add_argument("store", help="directory of the store; made if need be")
-    parser.add_argument("--step", type=int, help="the digits at the end of SOURCE, unless given")
+    parser.add_argument("source", help="directory of the checkpoint, from dcp.save()")
+    parser.add_argument("store", help="directory of the store; created if it does not exist")
+    parser.add_argument(
+        "--step",
+        type=int,
+        help="number of the step; the default is the number at the end of SOURCE",
+    )
     parser.add_argument("--new-start", action="store_true", help="ignore the steps in the store")
     parser.add_argument(
-        "--allow-pickle", action="store_true", help="pickle values that have no other way"
+        "--allow-pickle", action="store_true", help="pickle values that cannot be stored otherwise"
     )
     args = parser.parse_args()
     try:

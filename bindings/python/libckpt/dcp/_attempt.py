@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One save, in the two halves that torch.distributed.checkpoint has: write_data() and finish()."""
+"""A save in the two parts of torch.distributed.checkpoint: write_data() and finish()."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .._snapshot import Snapshot
 
 
 class Attempt(Save):
-    """A save whose manifest is held back, where it is `held`, until commit()."""
+    """A save that is not committed before commit(), if it is `held`."""
 
     _held: Snapshot | None = None
 
     def __init__(self, engine: Engine, step: int) -> None:
         super().__init__(engine, step)
-        self._fenced = True  # dcp.save() ends with its tensors copied
+        self._fenced = True  # the tensors are copied when dcp.save() returns
 
     @property
     def is_held(self) -> bool:
@@ -28,8 +28,8 @@ class Attempt(Save):
 
     def stage(self, snapshot: Snapshot, deadline: float, *, held: bool, where: str) -> None:
         """
-        Hands the snapshot over. Afterwards its tensors have been copied. `where`: the save, as all
-        ranks call it.
+        Gives the snapshot to the library, and waits until its tensors are copied. `where`: key of
+        the save, the same on all ranks.
         """
         ret = ffi.new("struct ckpt_save **")
         opts = new_struct("ckpt_save_opts")
@@ -55,13 +55,13 @@ class Attempt(Save):
             raise
 
     def refuse(self, error: BaseException) -> None:
-        """What there is to save cannot be said: the other ranks are told so."""
+        """The state cannot be described. Tells the other ranks."""
         self._refuse(error)
 
     def commit(self, deadline: float) -> int:
         """
-        Publishes the step once all ranks have written theirs; its generation. Raises why it was not
-        published.
+        Commits the step when all ranks have written their parts, and returns its generation. Raises
+        if it is not committed.
         """
         code = self._ask(lib.ckpt_save_fence, lib.CKPT_FOREVER)
         found = None if code == 0 else last_error(code, self._step)
@@ -80,13 +80,13 @@ class Attempt(Save):
         return info.generation
 
     def give_up(self) -> None:
-        """Its dcp.save() has failed elsewhere."""
+        """Cancels: dcp.save() has failed for another reason."""
         held, self._held = self._held, None
         if held is not None:
             self._give_up(held)
 
     def outcome(self, deadline: float) -> int | None:
-        """The generation if it was committed; waits until that is known. None: it was not."""
+        """Waits for the outcome. Returns the generation; None: it was not committed."""
         if self._ptr is None or self._failure is not None:
             return None
         try:

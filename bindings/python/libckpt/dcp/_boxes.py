@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a plan means the box of a tensor that is there."""
+"""Checks of the boxes of tensors in a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def is_within(whole: tuple[int, ...], start: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """True if a box at `start` is a part of a tensor; all three must have as many dimensions."""
+    """True if a box of `shape` at `start` is within a tensor of the shape `whole`."""
     return len(whole) == len(start) == len(shape) and all(
         first >= 0 and count >= 0 and first + count <= size
         for size, first, count in zip(whole, start, shape, strict=True)
@@ -21,9 +21,9 @@ def is_within(whole: tuple[int, ...], start: tuple[int, ...], shape: tuple[int, 
 
 def check_box(name: str, planner: Any, box: Box) -> None:
     """
-    Raises if a DTensor of the planner's lies elsewhere than its plan says. For dimensions that are
-    cut twice and do not divide, what some versions of torch compute differs from where the rows
-    are, which nobody would notice before the ranks are cut in another way.
+    Raises UnsupportedStateError if the box of a DTensor in the plan is not the one that its
+    placements mean. Some versions of torch compute wrong offsets for a dimension that is sharded
+    twice and not divisible. Without this check, the error would show only after resharding.
     """
     value = (getattr(planner, "state_dict", None) or {}).get(name)
     if value is None or not is_dtensor(value):
@@ -36,9 +36,9 @@ def check_box(name: str, planner: Any, box: Box) -> None:
     same = (mine is None or 0 in mine[1]) if nothing else mine == box
     if not same or spread.refusal:
         raise UnsupportedStateError(
-            f"{name}: torch takes what this rank holds for the box at {list(box[0])} of shape "
-            f"{list(box[1])}, and its placements {value.placements} make it "
+            f"{name}: the plan of torch has the box at {list(box[0])} of shape {list(box[1])} for "
+            f"this rank, but by its placements {value.placements} it holds "
             f"{'nothing' if mine is None else f'the one at {list(mine[0])} of {list(mine[1])}'}: "
-            "use another number of ranks, or libckpt.Checkpointer, which knows",
+            "use another number of ranks, or libckpt.Checkpointer, which computes the right box",
             tensor=name,
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of torch's own writer, as steps of a store."""
+"""convert(): imports a checkpoint of torch.distributed.checkpoint into a store."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ def convert(
     allow_pickle: bool = False,
 ) -> int:
     """
-    Makes a checkpoint that dcp.save() has written into a directory a step of a store, and returns
-    the step: the digits that the directory's name ends with, unless it is given.
+    Imports a checkpoint that dcp.save() has written into the directory `source` as a step of
+    `store`. Returns the number of the step: `step`, or the number at the end of the directory's
+    name.
 
-    Runs in one process, and holds the whole checkpoint in its memory. What torch wrote is pickled:
-    convert only what you trust. A store that holds commits is continued by what was loaded from it
-    before, or with new_start.
+    Runs in one process and needs memory for the whole checkpoint. The checkpoint of torch is
+    pickled and can run any code: convert only what you trust. If the store has committed steps, a
+    step must have been loaded from it before in this process, or new_start is needed.
     """
     number = step_of(source) if step is None else step
     if number is None:
-        raise ValueError(f"{os.fspath(source)} ends with no step's number: say which step it is")
+        raise ValueError(f"{os.fspath(source)} does not end with a number: give the step")
     reader = dcp.FileSystemReader(source)
     found = reader.read_metadata()
     state: dict[str, Any] = {
@@ -48,12 +49,12 @@ def convert(
         store, number, new_start=new_start, allow_pickle=allow_pickle, distributed=False
     )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is ")  # meant so
+        warnings.filterwarnings("ignore", message="torch.distributed is ")  # intended
         try:
             dcp.load(state, storage_reader=reader, planner=planner, no_dist=True)
             nested = _nest(state, found.planner_data or {})
             dcp.save(nested, storage_writer=writer, no_dist=True)
-        except dcp.CheckpointException as error:  # of all ranks, and there is one
+        except dcp.CheckpointException as error:  # has the errors of all ranks; there is one
             raise error.failures[0][0] from error
         finally:
             close(store)

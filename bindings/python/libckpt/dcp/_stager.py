@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies for dcp.async_save(), in memory that is used again and again."""
+"""The stager for dcp.async_save(), which reuses its memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 
 from .._errors import UnsupportedStateError
 
-#: Tensors begin at multiples of so many bytes.
+#: Alignment of tensors, in bytes.
 _ALIGN = 64
-#: Copies that are kept for the next save. More are made while so many are still in use.
+#: Most slabs that are kept for the next save.
 _KEPT = 2
 
 
@@ -28,26 +28,26 @@ class Stager:
         future = dcp.async_save(state, checkpoint_id="step-100", async_stager=stager,
                                 storage_writer=StorageWriter("/shared/run42"))
 
-    Copies tensors to the memory of the host before async_save() returns: into one slab, which is
-    kept for the next save, and page-locked if there are tensors of a GPU. A slab that is still in
-    use is never written to: if the last save has not let go of it, there is a second. The engine
-    copies from there into its own staging memory, in the background.
+    Copies all tensors to host memory before async_save() returns, into one slab that is kept for
+    the next save. It is page-locked if there are tensors on a GPU. While a save uses a slab, the
+    next save gets another one. The engine copies from the slab to its own staging memory in the
+    background. A Stager cannot be pickled.
     """
 
     def __init__(self) -> None:
-        # What torch's protocol has; the copies are complete when stage() returns.
+        # Part of torch's protocol. The copies are complete when stage() returns.
         self._synchronize_after_execute = False
-        self._lock = threading.RLock()  # what comes back may come in the middle of anything
+        self._lock = threading.RLock()  # a finalizer may run at any time in any thread
         self._free: list[torch.Tensor] = []
         self._closed = False
 
     @property
     def should_synchronize_after_execute(self) -> bool:
-        """Nothing is left to be waited for."""
+        """False: the copies are complete when stage() returns."""
         return self._synchronize_after_execute
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """A copy of the state that nothing changes any more."""
+        """Returns a copy of the state."""
         copies = _Copies()
         with torch.no_grad():
             copies.measure(state_dict)
@@ -57,16 +57,16 @@ class Stager:
         return staged
 
     def synchronize_staging(self) -> None:
-        """Nothing is left to be waited for."""
+        """Does nothing: the copies are complete when stage() returns."""
 
     def close(self) -> None:
-        """Gives the memory back, as soon as no save uses it."""
+        """Frees the memory, as soon as no save uses it."""
         with self._lock:
             self._closed = True
             self._free.clear()
 
     def _take(self, nbytes: int, *, pinned: bool) -> torch.Tensor:
-        """So many bytes. They come back when the last tensor that is there is gone."""
+        """Memory of this size. It is returned to the stager when no tensor uses it any more."""
         pinned = pinned and torch.cuda.is_available()
         with self._lock:
             fitting = [
@@ -75,13 +75,13 @@ class Stager:
                 if slab.nbytes >= nbytes and (slab.is_pinned() if pinned else True)
             ]
             slab = min(fitting, key=lambda found: found.nbytes) if fitting else None
-            # By identity: tensors compare their elements.
+            # By identity, because == compares elements.
             self._free = [found for found in self._free if found is not slab]
             if slab is None:
                 self._free.clear()  # too small for this state
         if slab is None:
             slab = torch.empty(max(nbytes, _ALIGN), dtype=torch.uint8, pin_memory=pinned)
-        # Whatever is made of this memory keeps `lease`, whoever holds it.
+        # Every tensor in this memory keeps `lease` alive.
         lease = (ctypes.c_char * slab.nbytes).from_address(slab.data_ptr())
         weakref.finalize(lease, self._give_back, slab).atexit = False
         return torch.frombuffer(lease, dtype=torch.uint8)
@@ -92,14 +92,14 @@ class Stager:
                 self._free.append(slab)
 
     def __getstate__(self) -> Any:
-        raise TypeError("a libckpt.dcp.Stager holds memory and cannot be pickled")
+        raise TypeError("a libckpt.dcp.Stager has memory and cannot be pickled")
 
 
 _Key = tuple[Any, ...]
 
 
 def _key_of(value: torch.Tensor) -> _Key:
-    """Equal for tensors that are the same memory seen in the same way."""
+    """Equal for tensors with the same memory, dtype, shape and strides."""
     if value.numel() == 0:
         return (id(value),)
     seen = value.dtype, tuple(value.shape), value.stride(), value.is_conj(), value.is_neg()
@@ -111,13 +111,13 @@ class _Copies:
 
     def __init__(self) -> None:
         self.nbytes = 0
-        #: of tensors that are not in host memory
+        #: devices of tensors that are not in host memory
         self.devices: set[torch.device] = set()
         self._found: dict[_Key, tuple[torch.Tensor, int]] = {}
         self._made: dict[_Key, torch.Tensor] = {}
 
     def measure(self, value: Any) -> None:
-        """Finds the tensors in a value."""
+        """Adds the tensors in a value."""
         if isinstance(value, torch.Tensor):
             for tensor in _plain_of(value):
                 self._add(tensor)
@@ -137,7 +137,7 @@ class _Copies:
                 self.devices.add(tensor.device)
 
     def fill(self, memory: torch.Tensor) -> None:
-        """Copies all tensors there."""
+        """Copies all tensors to this memory."""
         bases: dict[torch.dtype, torch.Tensor] = {}
         tensors, copies = [], []
         for key, (tensor, start) in self._found.items():
@@ -152,13 +152,13 @@ class _Copies:
             tensors.append(tensor)
             copies.append(made)
             self._made[key] = made
-        if tensors:  # in one call: ten thousand tensors are common
+        if tensors:  # one call for all: there may be ten thousand
             torch._foreach_copy_(copies, tensors, non_blocking=True)
         for device in self.devices:
             getattr(torch, device.type).synchronize(device)
 
     def build(self, value: Any) -> Any:
-        """The value, with the copies in the places of the tensors."""
+        """The value with copies instead of the tensors."""
         if isinstance(value, torch.Tensor):
             return self._build_tensor(value)
         if type(value) is dict:
@@ -183,7 +183,7 @@ class _Copies:
         return made.detach() if made.requires_grad else made
 
     def _note(self, value: Any, memo: dict[int, Any]) -> None:
-        """For a deep copy: of a tensor there is a copy already."""
+        """Adds the copies of tensors to the memo of a deep copy."""
         if isinstance(value, torch.Tensor):
             memo[id(value)] = self._build_tensor(value)
         elif isinstance(value, Mapping):
@@ -195,7 +195,7 @@ class _Copies:
 
 
 def _strides(shape: torch.Size) -> list[int]:
-    """Of a contiguous tensor."""
+    """The strides of a contiguous tensor."""
     strides, step = [0] * len(shape), 1
     for dim in reversed(range(len(shape))):
         strides[dim] = step
@@ -208,19 +208,19 @@ def _is_wrapper(value: torch.Tensor) -> bool:
 
 
 def _plain_of(value: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold the elements of one."""
+    """The plain tensors inside a tensor."""
     if _is_wrapper(value):
         names, _ = value.__tensor_flatten__()  # type: ignore[attr-defined]
         parts = [getattr(value, name) for name in names]
         return [
             tensor
             for part in parts
-            if isinstance(part, torch.Tensor)  # a DTensor has its mesh there as well
+            if isinstance(part, torch.Tensor)  # a DTensor also has its mesh there
             for tensor in _plain_of(part)
         ]
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
         raise UnsupportedStateError(
-            f"the state holds a {type(value).__qualname__} of layout {value.layout}, which cannot "
+            f"the state has a {type(value).__qualname__} of layout {value.layout}, which cannot "
             "be staged: make it a plain tensor, or give dcp.async_save() another stager"
         )
     return [value]

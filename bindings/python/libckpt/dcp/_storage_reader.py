@@ -38,20 +38,19 @@ class StorageReader(Base):
 
         dcp.load(state, storage_reader=StorageReader("/shared/run42"))
 
-    Reads what StorageWriter or libckpt.Checkpointer has saved, on any number of ranks, into any
-    sharding; of every tensor only what is needed, and nothing that has not been verified.
+    Reads steps of StorageWriter and libckpt.Checkpointer, on any number of ranks, into any
+    sharding. Only the parts of tensors that are needed are read, and all data is verified.
 
     store: directory.
-    step: a number, "latest", or "latest~1" for the one before; a checkpoint_id given to dcp.load()
-        may say it as well. A newest step whose manifest or index is damaged is passed over with a
-        warning. One whose data is found damaged while it is read makes dcp.load() raise.
-    allow_pickle: load values that were pickled, which can run any code that whoever wrote them
-        wanted.
-    resume: what this process saves to the store from now on continues from this step. False: it is
-        only looked at.
-    node_store: True: `store` is that of this node, and every node of the job has one of its own.
-        What a crash has left out of one of them is brought there first, so all ranks load
-        together, and nobody else saves to it meanwhile. What a rank wants and another node has
+    step: a number, "latest", or "latest~1" for the step before the latest. The checkpoint_id of
+        dcp.load() may give it, too. If the manifest or index of the latest step is damaged, the
+        next older step is taken, with a warning. If its data is damaged, dcp.load() raises.
+    allow_pickle: load pickled values. They can run any code: use it only for stores that you trust.
+    resume: the next save of this process to the store continues from this step. False: the step is
+        only read.
+    node_store: True: `store` is a directory of this node, and every node of the job has its own
+        store. Files that a crash has left out of a store are copied there first, so all ranks must
+        load together, and no other job may save meanwhile. A rank that needs data of another node
         raises OtherNodeError.
     """
 
@@ -74,12 +73,12 @@ class StorageReader(Base):
         self._allow_pickle = flag("allow_pickle", allow_pickle)
         self._resume = flag("resume", resume)
         self._node_store = flag("node_store", node_store)
-        #: what is loaded; torch puts it into its log
+        #: checkpoint_id of the load, for the log of torch
         self.checkpoint_id: str | os.PathLike[str] | None = None
-        #: what is wrong with that
+        #: why that is refused
         self._wrong: ValueError | None = None
         self._plan: list[Any] = []
-        #: read from the storage by the last load, in bytes
+        #: bytes that the last load has read from the storage
         self.bytes_read = 0
 
     def __repr__(self) -> str:
@@ -101,10 +100,10 @@ class StorageReader(Base):
             reader.close()
         engine.close()
 
-    # What torch calls, in this order.
+    # torch calls these, in this order.
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Another load begins; a checkpoint_id says of which step."""
+        """Begins a load. checkpoint_id: names the step, if it is given."""
         self._close()
         self.checkpoint_id = checkpoint_id
         self._wrong = None
@@ -112,15 +111,15 @@ class StorageReader(Base):
             if checkpoint_id is not None:
                 self._step = _step_named(checkpoint_id)
         except ValueError as error:
-            # Raised here it would be of this rank alone, and the others would wait for it.
+            # If only this rank raised here, the others would wait for it.
             if find_group(None) is None:
                 raise
             self._wrong = error
 
     def read_metadata(self, *_args: Any, **_options: Any) -> Metadata:
-        """What the step holds."""
+        """Opens the step and describes its contents."""
         self._close()
-        # First, because all ranks wait for each other there.
+        # First, because all ranks wait there for each other.
         if self._node_store:
             bring(self._path)
         if self._wrong is not None:
@@ -147,29 +146,29 @@ class StorageReader(Base):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *_args: Any, **_options: Any
     ) -> None:
-        """Nothing is left to be done."""
+        """Does nothing."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Says which step this rank has opened."""
+        """Adds the step that this rank has opened."""
         reader = self._opened()
         return dataclasses.replace(plan, storage_data=(reader.step, reader.generation))
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """All ranks must have opened the same."""
+        """Raises MismatchError if ranks have opened different steps."""
         for rank, plan in enumerate(plans):
             if plan.storage_data != plans[0].storage_data:
                 mine, other = plans[0].storage_data, plan.storage_data
                 raise errors.MismatchError(
                     f"{self._path}: rank 0 has opened step {mine[0]} (generation {mine[1]}), and "
-                    f"rank {rank} step {other[0]} (generation {other[1]}): a job saves to the "
-                    "store at this moment, or they do not see the same directory; name the step",
+                    f"rank {rank} step {other[0]} (generation {other[1]}): another job saves to "
+                    "the store now, or the ranks see different directories; give the step",
                     code=lib.CKPT_EMISMATCH,
                     step=mine[0],
                 )
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Reads and verifies everything in the plan; tensors of the CPU where they are."""
+        """Reads and verifies everything in the plan, into CPU tensors directly."""
         reader = self._opened()
         try:
             with torch.no_grad():
@@ -217,11 +216,11 @@ class StorageReader(Base):
             planner.load_bytes(item, self._bytes_of(value, decoder))
 
     def _bytes_of(self, value: Value, decoder: Decoder) -> io.BytesIO:
-        """A value in the way in which planners take it: from the hands of torch.save()."""
+        """A value as planners expect it: in the format of torch.save()."""
         if value.raw and not self._allow_pickle:
             raise errors.UnsupportedError(
-                "the checkpoint holds bytes of a planner, and loading them can run any code that "
-                "whoever wrote it wanted: pass allow_pickle=True only if you trust its origin"
+                "the checkpoint has bytes of a planner, and loading them can run any code: pass "
+                "allow_pickle=True only if you trust its origin"
             )
         decoded = decoder.decode(value.node)
         if value.raw:
@@ -249,14 +248,14 @@ def _step_named(checkpoint_id: str | os.PathLike[str]) -> Step:
     number = step_of(checkpoint_id)
     if number is None:
         raise ValueError(
-            f"checkpoint_id={str(checkpoint_id)!r}: it must end with a step's number, like "
+            f"checkpoint_id={str(checkpoint_id)!r}: it must end with the number of a step, like "
             '"step-100", or be "latest" or "latest~1"'
         )
     return number
 
 
 def _open(reader: Reader) -> tuple[Reader, Table]:
-    """Takes the open step from who has chosen it."""
+    """Takes the open step from read_newest(), and its table."""
     group = find_group(None)
     alike = group is not None and group.world == reader.world
     table = table_of(reader, group.rank if group is not None and alike else 0)
@@ -272,12 +271,12 @@ def _check_here(reader: Reader, name: str, found: Stored | Value) -> None:
 def _bind(
     reader: Reader, found: Stored, item: ReadItem, planner: LoadPlanner
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The memory that a box goes to, and that it is read to: the same, if that can be."""
+    """The memory of a box, and the memory that it is read to: the same, if possible."""
     name, shape, start = found.name, tuple(item.lengths), tuple(item.storage_offsets)
     if not is_within(found.shape, start, shape):
         raise errors.MismatchError(
-            f"step {reader.step}: {name} is wanted in a box of shape {list(shape)} at "
-            f"{list(start)}, which is no part of a tensor of shape {list(found.shape)}",
+            f"step {reader.step}: the plan has a box of {name} of shape {list(shape)} at "
+            f"{list(start)}, which is not within the tensor's shape {list(found.shape)}",
             code=lib.CKPT_EMISMATCH,
             step=reader.step,
             tensor=name,
@@ -285,8 +284,8 @@ def _bind(
     target = planner.resolve_tensor(item).detach()
     if tuple(target.shape) != shape:
         raise errors.MismatchError(
-            f"step {reader.step}: {name} is wanted in a box of shape {list(shape)}, and the memory "
-            f"for it is of shape {list(target.shape)}",
+            f"step {reader.step}: the plan has a box of {name} of shape {list(shape)}, and the "
+            f"memory for it has the shape {list(target.shape)}",
             code=lib.CKPT_EMISMATCH,
             step=reader.step,
             tensor=name,
@@ -298,7 +297,7 @@ def _bind(
     dtype = _dtypes.torch_type(found.dtype)
     if dtype is None:
         raise errors.UnsupportedError(
-            f"tensor {name!r} is {found}, a type that this version of torch does not have",
+            f"tensor {name!r} is {found}: this version of torch does not have this dtype",
             tensor=name,
         )
     read = target
@@ -313,8 +312,8 @@ def _bind(
 
 
 def _check_dest(item: ReadItem, planner: LoadPlanner) -> None:
-    """What torch takes for the box at `dest_index` must be where the rows are that go there."""
+    """Checks that the box at `dest_index` is where the placements of the DTensor put it."""
     offset = item.dest_index.offset
     if offset is not None and item.lengths:
-        # The stored tensor is one box, so that a box of it is wanted whole.
+        # The stored tensor is one box, so the lengths are those of the whole destination box.
         check_box(item.dest_index.fqn, planner, (tuple(offset), tuple(item.lengths)))

@@ -32,30 +32,31 @@ class StorageWriter(Base):
 
         dcp.save(state, checkpoint_id="step-100", storage_writer=StorageWriter("/shared/run42"))
 
-    The digits that the checkpoint_id ends with are the step; or it is given as `step`, and there is
-    no checkpoint_id then. Steps must ascend. A step is committed for all ranks or for none: if it
-    was not, dcp.save() raises on all of them, and the step before stays.
+    The step is the number at the end of the checkpoint_id, or `step` if there is no checkpoint_id.
+    Steps must ascend. A step is committed for all ranks or for none. If it is not committed,
+    dcp.save() raises on all ranks, and the previous step remains.
 
-    The store stays open from save to save in this process, with the same options, whether the
-    writer is made anew or not, until `libckpt.dcp.close()` or the end of the program. On a store
-    that holds commits saving continues from the step that was last loaded in this process by
-    dcp.load() with a StorageReader; without that it raises NotResumedError.
+    The store stays open between saves of this process, also for other writers with the same
+    options, until `libckpt.dcp.close()` or the end of the program. If the store has committed
+    steps, the first save continues from the step that this process has last loaded by dcp.load()
+    with a StorageReader. Without one it raises NotResumedError.
 
-    store: directory, made if need be; its parent must exist. All ranks share it, or with node_store
-        those of a node.
-    keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n; None:
-        keep all.
+    store: directory. It is created if its parent exists. All ranks share it; with node_store, the
+        ranks of a node do.
+    step: number of the step, if dcp.save() gets no checkpoint_id.
+    keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n. None:
+        keep all steps.
     pool_bytes, io, save_timeout: as for libckpt.Checkpointer.
-    new_start: ignore the steps in the store and start a lineage of its own.
-    allow_pickle: pickle values that cannot be stored otherwise. They are marked, and load only with
-        StorageReader(..., allow_pickle=True).
-    distributed: False: dcp.save() is called with no_dist=True, and this process is by itself.
-    process_group: what dcp.save() is given as process_group, if it is not all ranks. Other ranks
-        need a store of their own.
-    node_store: True: `store` is a directory of this node, and every node of the job has a store of
-        its own, as with libckpt.Checkpointer. What ranks hold alike is written once per node,
-        whatever the planner has given to whom, so that each store has all that its own ranks hold.
-        Load with StorageReader(..., node_store=True), on the nodes that have saved.
+    new_start: ignore the steps in the store and start a new lineage.
+    allow_pickle: pickle values that cannot be stored otherwise. They are marked, and can only be
+        loaded with StorageReader(..., allow_pickle=True).
+    distributed: False: dcp.save() is called with no_dist=True, and this process is alone.
+    process_group: the process_group of dcp.save(), if it is not all ranks. Other ranks need another
+        store.
+    node_store: True: `store` is a directory of this node, and every node of the job has its own
+        store, as with libckpt.Checkpointer. What several ranks hold is written once per node,
+        whatever the planner decides, so that each store has everything that its ranks hold. Load
+        with StorageReader(..., node_store=True) on the nodes that have saved.
     """
 
     def __init__(
@@ -93,24 +94,24 @@ class StorageWriter(Base):
         self._allow_pickle = flag("allow_pickle", allow_pickle)
         self._given = None if step is None else check_step(step)
         self._step = self._given
-        #: what the next save was called; torch puts it into its log
+        #: checkpoint_id of the next save, for the log of torch
         self.checkpoint_id: str | os.PathLike[str] | None = None
-        #: what is wrong with that
+        #: why that is refused
         self._wrong: ValueError | None = None
         self._hold: Hold | None = None
         self._attempt: Attempt | None = None
         self._coordinates = True
         self._collective = True
-        #: what this rank has planned, before torch gave what several hold to one of them
+        #: the plan of this rank, before torch removes what other ranks save
         self._local: SavePlan | None = None
-        #: of rank 0, with node_store: what the planner has made of those of all
+        #: rank 0, with node_store: the plans of all ranks
         self._plans: list[SavePlan] | None = None
 
     def __repr__(self) -> str:
         return f"<libckpt.dcp.StorageWriter of {self._config.path}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        # dcp.async_save() with a process of its own sends it there. That process has one group.
+        # dcp.async_save() with a separate process sends it there. That process has one group.
         return {
             **self.__dict__,
             "_config": self._config._replace(process_group=None),
@@ -127,16 +128,16 @@ class StorageWriter(Base):
         if loaded is not None:
             remember(self._config.path, loaded)
 
-    # What torch calls, in this order.
+    # torch calls these, in this order.
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """A save begins, of the step that the checkpoint_id ends with."""
+        """Begins a save. The step is the number at the end of checkpoint_id."""
         self.checkpoint_id = checkpoint_id
         self._wrong = None
         try:
             self._step = self._step_of(checkpoint_id)
         except ValueError as error:
-            # Raised here it would be of this rank alone, and the others would wait for it.
+            # If only this rank raised here, the others would wait for it.
             if self._config.group() is None:
                 raise
             self._wrong = error
@@ -150,20 +151,20 @@ class StorageWriter(Base):
             )
         if found is None and self._given is None and checkpoint_id is not None:
             raise ValueError(
-                f"checkpoint_id={str(checkpoint_id)!r} ends with no step's number: name it like "
+                f"checkpoint_id={str(checkpoint_id)!r} does not end with a number: name it like "
                 '"step-100", or give StorageWriter a step'
             )
         return self._given if found is None else found
 
     def set_up_storage_writer(self, is_coordinator: bool, *_args: Any, **kwargs: Any) -> None:
-        """Opens the store, the first time; all ranks wait for each other there."""
-        # First, because the other ranks count how often they have opened it.
+        """Opens the store at the first save. All ranks wait there for each other."""
+        # First, because all ranks must open it equally often.
         found = hold(self._config)
         if self._wrong is not None:
             raise self._wrong
         if self._step is None:
             raise ValueError(
-                'which step this is has not been said: dcp.save(..., checkpoint_id="step-100"), or '
+                'the step is not known: give dcp.save(..., checkpoint_id="step-100"), or '
                 "StorageWriter(store, step=100)"
             )
         rank = kwargs.get("rank")
@@ -173,7 +174,7 @@ class StorageWriter(Base):
                 f"{self._config.path}, and rank {rank} for dcp.save(): give StorageWriter the same "
                 "process_group, or distributed=False with no_dist=True"
             )
-        # Without collectives every rank is asked to finish().
+        # Without collectives torch calls finish() on every rank.
         self._coordinates = is_coordinator or kwargs.get("use_collectives") is False
         self._collective = kwargs.get("use_collectives") is not False
         found.prepare(self._step)
@@ -181,14 +182,14 @@ class StorageWriter(Base):
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """
-        Leaves it as it is: what torch keeps of a plan must not be of this save. With node_store
-        the ranks of a node say what they hold.
+        Returns the plan unchanged, because torch caches it for later saves. With node_store, tells
+        the ranks of the node what this rank holds.
         """
         sharing = self._hold.sharing if self._hold is not None else None
         if sharing is None:
             return plan
         self._local = plan if _dedup.is_usable(plan) else None
-        # torch says that it is what it has kept, which may have been made for another store.
+        # torch means the plan in its cache, which may have been made for another store.
         last = self._local or _dedup.last_plan()
         if last is not None:
             sharing.tell_held(_dedup.pack(last.items))
@@ -197,14 +198,14 @@ class StorageWriter(Base):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Leaves them as they are. With node_store every node is to hear what others have."""
+        """Returns the plans unchanged. With node_store, keeps them to tell every node."""
         sharing = self._hold.sharing if self._hold is not None else None
         is_all = sharing is not None and len(plans) == len(sharing.nodes)
         self._plans = plans if is_all else None
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Returns when all tensors have been copied; the engine writes them behind."""
+        """Returns when all tensors are copied. The engine writes them in the background."""
         found = self._hold
         assert found is not None
         assert self._step is not None
@@ -247,19 +248,19 @@ class StorageWriter(Base):
         return done
 
     def _planned_by_all(self, planner: SavePlanner) -> _dedup.Absent | None:
-        """Of rank 0, with node_store: what the ranks have planned, if that is known."""
+        """Rank 0, with node_store: what all ranks have planned; None: unknown."""
         plans, self._plans = self._plans, None
         try:
             whole = None if plans is None else _dedup.whole(plans, planner)
             return None if whole is None else _dedup.listed(whole)
-        except Exception as error:  # a planner may be anybody's, and the other ranks wait
+        except Exception as error:  # code of the user's planner, and the other ranks wait
             logger.warning("%s: what all ranks have planned is not known: %s", self, error)
             return None
 
     def _part_of(
         self, plan: SavePlan, planner: SavePlanner
     ) -> tuple[SavePlan, _dedup.Absent | None]:
-        """What this rank writes of what is planned, and what its store says of other things."""
+        """What this rank writes of the plan, and what is in the stores of other nodes only."""
         sharing = self._hold.sharing if self._hold is not None else None
         if sharing is None:
             return plan, None
@@ -274,7 +275,7 @@ class StorageWriter(Base):
         )
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """The commit: raises if the step was not committed for all ranks."""
+        """Commits the step. Raises if it is not committed for all ranks."""
         del metadata, results
         found, attempt = self._hold, self._attempt
         if found is None or attempt is None:
@@ -290,5 +291,5 @@ class StorageWriter(Base):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """True if it ends with a step's number."""
+        """True if it ends with a number."""
         return step_of(checkpoint_id) is not None
