@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What is special about training with PyTorch: wrappers of modules (DDP, FSDP, torch.compile), tensors
-that are spread over ranks or wrap others, stages of a pipeline, buffers of which each rank has its
-own, loaders, and optimizers.
+Support for parts of PyTorch: wrappers of modules (DDP, FSDP, torch.compile), tensors that are
+distributed over ranks or wrap others, stages of a pipeline, buffers that differ by rank, loaders,
+and optimizers.
 """

@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Buffers of modules, of which each rank may have its own and be right: statistics of its batches,
-what it has counted of its data. Buffers that DDP broadcasts are not among them.
+Buffers of modules that may rightly differ by rank: statistics of a rank's batches, counts of its
+data. Buffers that DDP broadcasts are handled in _ddp_buffers.py.
 
-The lowest rank that holds a buffer saves it under its name, for whoever reads the step. Beside it
-each rank saves a copy of its own, under a name of its rank, as long as it does not know that all
-ranks have the same. Rank 0 compares what the ranks hold at every save, and all ranks hear with the
-outcome of a commit whether they were alike. If they were, no rank saves its own copies any more,
-and they must stay alike. If not, each rank goes on saving its own.
+The lowest rank that holds a buffer saves it under its name, for all readers. As long as a rank does
+not know that all ranks have equal buffers, it also saves its own copy, under a name with its
+number. Rank 0 compares the buffers at every save, and all ranks get the result with the outcome of
+the commit. If the buffers were equal, no rank saves its own copies any more, and they must remain
+equal. If not, each rank continues to save its own.
 
-No rank waits for another one to know this, and ranks may know different things. One that has not
-heard of a commit saves its own copies once more, which is more than it need do and never too
-little. It says so, as does one that knows that they differ. The library takes a difference for an
-error if any rank of the group saves no copy of its own, since that rank relies on what another one
-saves. It lets nobody take them for alike as long as a rank knows that they differ.
+No rank waits for this result, so ranks may know different things. A rank that has not received a
+result saves its own copies once more. Each rank tells the library what it does. A difference is an
+error if any rank of the group saves no copy of its own, because that rank relies on the copy of
+another one. The buffers do not count as equal as long as a rank knows that they differ.
 
-Statistics of batches are each rank's own at every save, and nothing is found out of them: they
-differ as soon as a rank has seen its data, which is often after the first save. Those of a
-SyncBatchNorm over all ranks that hold it are the same on these, and treated like other buffers.
+Statistics of batches are saved by each rank at every save and are not compared: they differ as soon
+as ranks have seen their data, which may be after the first save. Statistics of a SyncBatchNorm over
+all ranks that hold it are equal, and are treated like other buffers.
 """
 
 from __future__ import annotations
@@ -42,36 +41,36 @@ from ._layout import is_dtensor
 if TYPE_CHECKING:
     import torch
 
-#: Bytes of buffers of one module of the state that the same ranks hold. Those of more must be alike
-#: on all of these ranks, so that the first save is not many times as large as the others.
+#: Most bytes of such buffers of one module of the state. If there are more, they must be equal on
+#: all ranks, so that the first save is not many times as large as the others.
 MOST = 64 << 20
-#: Bytes of a name that leave room for what the name of a rank's own copy has more.
+#: Most bytes of a name, so that there is room for the prefix of a rank's own copy.
 _NAME_MAX = 1000
 
 
 class Buffer(NamedTuple):
-    """One that may differ by rank."""
+    """A buffer that may differ by rank."""
 
     name: str
     value: torch.Tensor
     what: Described
     #: None: all ranks
     holders: Holders | None
-    #: of batches, and not of those of all ranks together
+    #: a statistic of the batches of one rank
     is_statistic: bool
 
 
 class Own(NamedTuple):
-    """What one save has of a rank's own buffers."""
+    """The own buffers of this rank in one save."""
 
     #: copies that this rank saves
     blocks: list[Block]
-    #: names of the buffers, and what the copies are called
+    #: names of the buffers, and names of the copies
     names: dict[str, str]
-    #: what other ranks hold as well: the group, and what this rank does about it (CKPT_OWN_*)
+    #: groups of ranks that hold the same buffers, and what this rank saves (CKPT_OWN_*)
     groups: dict[int, int]
     alike: list[tuple[int, Block]]
-    #: must live until the save has started
+    #: objects that must live until the save has started
     keep: list[Any]
     #: see layout_of()
     layout: str = ""
@@ -91,8 +90,8 @@ def buffers_that_may_differ(
     excluded: Container[int],
 ) -> dict[int, bool]:
     """
-    Ids of the buffers of a module that each rank may have its own of, and whether they are
-    statistics. All ranks that hold a buffer come to the same answer. `excluded`: ids of others.
+    Ids of the buffers of a module that may differ by rank, and whether they are statistics. The
+    result is the same on all ranks that hold a buffer. `excluded`: ids of buffers to leave out.
     """
     import torch
 
@@ -102,7 +101,7 @@ def buffers_that_may_differ(
     slots = list(buffer_slots(module))
     if not slots:
         return {}
-    # What is in the memory of a parameter is a parameter.
+    # A buffer in the memory of a parameter counts as a parameter.
     taken = {one.data_ptr() for one in module.parameters() if _has_memory(one)}
     found: dict[int, tuple[Holders | None, bool]] = {}
     sizes: dict[tuple[Holders | None, bool], int] = {}
@@ -125,7 +124,7 @@ def buffers_that_may_differ(
 
 
 def _is_synced(module: torch.nn.Module, who: Iterable[int]) -> bool:
-    """True for a SyncBatchNorm whose statistics are those of the batches of all these ranks."""
+    """True for a SyncBatchNorm that spans all these ranks, so that its statistics are equal."""
     import torch
     import torch.distributed as dist
 
@@ -134,14 +133,14 @@ def _is_synced(module: torch.nn.Module, who: Iterable[int]) -> bool:
     group = module.process_group
     if group is None:
         return True
-    # A rank that is not in the group has no ProcessGroup.
+    # On a rank outside the group it is not a ProcessGroup.
     return isinstance(group, dist.ProcessGroup) and set(dist.get_process_group_ranks(group)) >= set(
         who
     )
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    """True for a plain tensor whose elements are somewhere."""
+    """True for a plain tensor that has memory."""
     import torch
 
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and not (
@@ -150,15 +149,15 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def _fits(name: str) -> bool:
-    """True if a rank's own copy can have a name."""
+    """True if the name is short enough for the prefix of a rank's own copy."""
     try:
         return len(encode_name(name, name)) <= _NAME_MAX
-    except UnsupportedStateError:  # the save itself says so
+    except UnsupportedStateError:  # the save raises it
         return False
 
 
 class OwnBuffers:
-    """What is known of them in a run. `known` says of a group what commits have found."""
+    """Decides which copies this rank saves. `known`: what commits have found, by group."""
 
     def __init__(self, ranks: Ranks, groups: Groups, known: Callable[[int], int] | None) -> None:
         self._ranks = ranks
@@ -174,8 +173,8 @@ class OwnBuffers:
         modules: Iterable[torch.nn.Module] = (),
     ) -> Own:
         """
-        For one save. `tied`: other names of tensors. `taken`: names that are in use. `modules`: of
-        the state.
+        For one save. `tied`: other names of tensors. `taken`: tells if a name is in use. `modules`:
+        those of the state.
         """
         if not buffers:
             return NONE
@@ -198,18 +197,18 @@ class OwnBuffers:
         for group, some in groups.items():
             self._compare(group, some, own)
         self._show(buffers, own)
-        # Clones are of this save.
+        # Clones are made for this save only.
         self._last = None if own.keep else (same, own)
         return own
 
     def _does(self, groups: Iterable[int]) -> dict[int, int]:
-        """What this rank does about each group."""
+        """What this rank saves of each group."""
         if self._known is None:
             return dict.fromkeys(groups, int(lib.CKPT_OWN_UNKNOWN))
         return {group: self._known(group) for group in groups}
 
     def _split(self, buffers: Sequence[Buffer]) -> list[list[Buffer]]:
-        """Those of the same ranks together, but for statistics."""
+        """The buffers by the ranks that hold them. Statistics are apart."""
         found: dict[Holders | None, list[Buffer]] = {}
         for one in buffers:
             if not one.is_statistic:
@@ -217,7 +216,7 @@ class OwnBuffers:
         return list(found.values())
 
     def _number(self, some: Sequence[Buffer]) -> int:
-        """The same on all ranks that hold these, and another one for other buffers."""
+        """A number that is the same on all ranks that hold these buffers."""
         held = some[0].holders
         who = range(self._ranks.world) if held is None else held.members.ranks
         lines = [f"{one.name} {one.what.dtype} {list(one.what.shape)}" for one in some]
@@ -248,7 +247,7 @@ class OwnBuffers:
         described = [one.what for one in some]
         on_gpu = any(what.gpu != _gpus.CPU for what in described)
         if own.groups[group] == lib.CKPT_OWN_UNKNOWN and on_gpu:
-            # Of a GPU the library reads some lines only, and this decides for the run.
+            # The library only samples GPU memory, but this decision holds for the run: compare all.
             clones = [one.value.detach().cpu() for one in some]
             described = list(map(describe, clones))
             own.keep.extend(clones)
@@ -257,9 +256,9 @@ class OwnBuffers:
 
     def _show(self, buffers: Sequence[Buffer], own: Own) -> None:
         """
-        Beside what ranks of a mesh hold alike there is a byte for each buffer, so that the library
-        can name one that a rank lacks. What all ranks hold is compared by name anyway, and
-        statistics are in the group of their mesh already, without their bytes.
+        Adds one byte for each buffer to the tensors that the ranks of a mesh compare, so that the
+        library can name a buffer that a rank lacks. Buffers of all ranks are compared by name
+        anyway. Statistics are in the group of their mesh already, without their bytes.
         """
         shown: dict[Holders, list[bytes]] = {}
         for one in buffers:
@@ -277,8 +276,8 @@ class OwnBuffers:
 
 def layout_of(modules: Iterable[torch.nn.Module]) -> str:
     """
-    The meshes that parameters of modules are on: on as many ranks with other ones a rank has to do
-    with other data.
+    A digest of the meshes of all parameters. On other meshes a rank gets other data, also if the
+    number of ranks is the same.
     """
     parameters: Iterable[Any] = chain.from_iterable(module.parameters() for module in modules)
     meshes = {id(one.device_mesh): one.device_mesh for one in parameters if is_dtensor(one)}
@@ -291,7 +290,7 @@ def layout_of(modules: Iterable[torch.nn.Module]) -> str:
 
 
 class Said(NamedTuple):
-    """What a rank has said in a step of its own buffers."""
+    """The own buffers of a rank in a step."""
 
     layout: str
     names: frozenset[str]
@@ -299,8 +298,8 @@ class Said(NamedTuple):
 
 def said_of(meta: dict[str, Json] | None) -> Said:
     """
-    Of the Python state of a rank. What is malformed counts as not said: the tensors are then what
-    the user has named by per_rank=, and refused elsewhere.
+    Reads them from the Python state of a rank. If that is malformed, there are none. Then the
+    copies are treated like tensors that the user has named in per_rank=, and refused elsewhere.
     """
     said = (meta or {}).get("own_buffers")
     if type(said) is not dict or type(said.get("names")) is not list:

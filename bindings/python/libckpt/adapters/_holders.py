@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which ranks hold a plain tensor, where they are not all: the stages of a pipeline have names that
-the other stages do not have.
+Finds the ranks that hold a plain tensor, if not all ranks do: stages of a pipeline have names that
+other stages do not have.
 
-A plain tensor says nothing of that, but what it belongs to does. The state of an optimizer is held
-where its parameter is: by the ranks of the parameter's mesh. A plain tensor in a module of
-fully_shard() is held by the ranks that have a part of all the sharded parameters of that module.
+A plain tensor does not show that, but its context does. Optimizer state is held by the ranks of the
+parameter's mesh. A plain tensor in a fully_shard() module is held by the ranks that have a part of
+all sharded parameters of that module. For other plain tensors, the ranks may have compared their
+names: see _stages.py.
 
-Of other plain tensors the ranks may have told each other who has them: see _stages.py.
+The result may have fewer ranks than hold the tensor, but never more. With tensor parallelism, each
+slice of the mesh writes a tensor that all slices have, like the parameters that are not sharded in
+that dimension. Such copies are compared. With more ranks than hold it, a rank could leave the
+tensor to one that does not have it.
 
-This may be fewer ranks than hold it, never more: with tensor parallelism each slice of the mesh
-writes a tensor that all slices have, as it writes the parameters that are not cut that way. Such
-copies are compared. More ranks than hold it would be wrong: one of them would leave it to another
-one that has none.
-
-A module without parameters of its own is on all ranks of the modules of fully_shard() within it.
-Ranks may see different ones of these: an embedding that is tied between the first stage and the
-last may be all that the last one has. The widest mesh of those within is seen by all of its ranks.
-If no mesh has all ranks of the others, the ranks may come to different answers. Then no step is
-committed, and the error of a rank that sees several meshes names the tensors: see Meshes.unclear.
+A module without parameters of its own is on all ranks of the fully_shard() modules within it. Ranks
+may see different ones of these: the last stage may have only an embedding that is tied to the first
+stage. The widest mesh within is seen by all of its ranks. If no mesh has all ranks of the others,
+the ranks may get different results. Then no step is committed, and the error of a rank that sees
+several meshes names the tensors: see Meshes.unclear.
 """
 
 from __future__ import annotations
@@ -34,41 +33,41 @@ if TYPE_CHECKING:
 
 
 class Holders(NamedTuple):
-    """Some ranks of the job, which are not all."""
+    """Some ranks of the job, but not all."""
 
     members: Members
-    #: the number of this rank among them; None: it is none of them
+    #: the position of this rank among them; None: it is not among them
     place: int | None
 
     def copies(self, *, first: bool = False) -> Copies | None:
         """
-        What they are to each other; None: this rank holds nothing. `first`: the first rank has the
-        one of all.
+        As Copies; None: this rank holds nothing. `first`: the tensor of the first rank is saved for
+        all.
         """
         if self.place is None:
             return None
-        # No balance: what one of them lacks must shift no turns.
+        # No balance: a tensor that a rank lacks must not change who writes the others.
         return Copies(None, len(self.members.ranks), self.place, self.members, first)
 
 
-#: Of a mesh that this rank is not in. Such a mesh does not always tell its ranks.
+#: For a mesh without this rank. Such a mesh does not always know its ranks.
 _OTHERS = Holders(Members(()), None)
 
 _Found = set[Holders | None]
 
 
 class Meshes:
-    """Who holds what belongs to DTensors, by their meshes. Of some ranks there is one object."""
+    """Finds holders by the meshes of DTensors. For the same ranks it returns the same object."""
 
     def __init__(self, rank: int, world: int) -> None:
         self._rank = rank
         self._world = world
-        #: which ranks hold a plain tensor of a name, where no module says it; None: all
+        #: returns the ranks that hold a name, if no module shows it; None: all ranks
         self.named: Callable[[str], tuple[int, ...] | None] | None = None
-        #: names of plain tensors of which the ranks may not agree who holds them
+        #: names of plain tensors of which ranks may disagree who holds them
         self.unclear: set[str] = set()
-        #: by the id of a mesh, which is kept: to compare meshes takes long, and each parameter may
-        #: have one of its own
+        #: by the id of a mesh, which is kept alive: comparing meshes is slow, and each parameter
+        #: may have its own
         self._of: dict[int, tuple[Any, Holders | None]] = {}
         self._made: dict[tuple[int, ...], Holders] = {}
 
@@ -82,26 +81,26 @@ class Meshes:
         self.unclear.clear()
 
     def of(self, tensor: Any) -> Holders | None:
-        """Of what belongs to a tensor; None: all ranks hold it."""
+        """The holders of what belongs to a tensor; None: all ranks."""
         return self.on(tensor.device_mesh) if self and is_dtensor(tensor) else None
 
     def on(self, mesh: Any) -> Holders | None:
-        """Of what belongs to a DTensor on this mesh."""
+        """The holders of what belongs to a DTensor on this mesh; None: all ranks."""
         found = self._of.get(id(mesh))
         if found is None:
             found = self._of[id(mesh)] = mesh, self._find(mesh)
         return found[1]
 
     def by_name(self, name: str) -> Holders | None:
-        """Of a plain tensor of which no module says it."""
+        """The holders of a plain tensor, if no module shows them; None: all ranks."""
         ranks = self.named(name) if self.named else None
         return None if ranks is None else self._among(ranks)
 
     def widest(self, found: _Found) -> tuple[Holders | None, bool]:
         """
-        The one that has the ranks of all others, so that the ranks of it come to the same answer
-        even if not all of them are in the others. Without such a one, as common(), and False: other
-        ranks may come to another answer.
+        The holders that include all others, and True. All of these ranks get this result, also
+        those that are not in the others. If there are none, common(), and False: other ranks may
+        get another result.
         """
         if None in found:
             return None, True
@@ -114,7 +113,7 @@ class Meshes:
         return self.common(found), False
 
     def common(self, found: _Found) -> Holders | None:
-        """Of what belongs to all of these; None: all ranks."""
+        """The ranks that are in all of these holders; None: all ranks."""
         some = [holders for holders in found if holders is not None]
         here = [holders for holders in some if holders.place is not None]
         if len(here) > 1:
@@ -137,26 +136,26 @@ class Meshes:
 
 
 def are_in_stages(tensors: Iterable[Any], world: int) -> bool:
-    """True if some of them are DTensors on a mesh of fewer ranks than there are."""
+    """True if some of the tensors are DTensors on a mesh of fewer ranks than the world."""
     meshes = {tensor.device_mesh for tensor in tensors if is_dtensor(tensor)}
     return any(mesh.size() < world for mesh in meshes)
 
 
 class ModuleHolders:
-    """Who holds the plain tensors of a module, by their names in it, those of wrappers left out."""
+    """Finds the holders of plain tensors of a module, by names in it without wrappers."""
 
     def __init__(self, module: nn.Module, meshes: Meshes, prefix: str = "") -> None:
         self._meshes = meshes
         self._prefix = prefix
-        #: by the path of each module of fully_shard()
+        #: by the path of each fully_shard() module
         self._paths: dict[str, Holders | None] = {}
-        #: those of them of which the ranks may not agree
+        #: the paths for which ranks may disagree
         self._unclear: set[str] = set()
         if meshes:
             self._visit(module, "", set(), set())
 
     def _visit(self, module: nn.Module, path: str, own: _Found, inner: _Found) -> None:
-        """Adds who holds what belongs to its parameters; to `inner` of fully_shard() modules."""
+        """Adds the holders of its parameters to `own`, and those of modules within to `inner`."""
         outer = None
         if is_fsdp(module):
             outer, own, inner = inner, set(), set()
@@ -170,7 +169,7 @@ class ModuleHolders:
                 below = path if name == wrapped else f"{path}.{name}" if path else name
                 self._visit(child, below, own, inner)
         if outer is not None and (own or inner):
-            # Of a wrapper and what it wraps, the latter.
+            # A wrapper and the module inside have one path. The inner one is visited first.
             meshes = self._meshes
             holders, agreed = (meshes.common(own), True) if own else meshes.widest(inner)
             if path not in self._paths:
@@ -180,7 +179,7 @@ class ModuleHolders:
             outer |= own | inner
 
     def of(self, name: str) -> Holders | None:
-        """Of a tensor; None: all ranks."""
+        """The holders of a plain tensor; None: all ranks."""
         path = name
         while path and self._paths:
             path = path.rpartition(".")[0]

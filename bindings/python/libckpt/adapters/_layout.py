@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which box of a tensor this rank holds, and who else holds the same.
+Finds which box of a tensor this rank holds, and which other ranks hold the same box.
 
-A tensor that is spread over ranks is a DTensor, or another subclass that tells its boxes the way
-torch.distributed.checkpoint asks for them (`__create_chunk_list__`). What torch computes for the
-offsets of a DTensor is not used here: for uneven dimensions that are cut twice (FSDP over tensor
-parallelism) it differs from where the rows are.
+A tensor that is distributed over ranks is a DTensor, or another subclass that reports its boxes to
+torch.distributed.checkpoint (`__create_chunk_list__`). The offsets that torch computes for a
+DTensor are not used: they are wrong for uneven dimensions that are sharded twice (FSDP over tensor
+parallelism).
 """
 
 from __future__ import annotations
@@ -20,63 +20,63 @@ if TYPE_CHECKING:
     import torch
 
 Dims = tuple[int, ...]
-#: Ranges of indices, one behind the other.
+#: Ranges of indices, in ascending order.
 Runs = list[tuple[int, int]]
 
-#: The memory of a DTensor. To ask for it in another way (to_local()) goes through autograd.
+#: The local tensor of a DTensor. to_local() would go through autograd.
 dtensor_memory = operator.attrgetter("_local_tensor")
 
 
 class Cut(NamedTuple):
-    """A dimension is cut into `parts`, of which this rank has number `part`."""
+    """A dimension is cut into `parts`. This rank has number `part`."""
 
     parts: int
     part: int
-    #: more than 1: first cut into so many, each of which is cut into `parts`
+    #: more than 1: the dimension is first cut into this many, and each of them into `parts`
     factor: int = 1
 
 
 class Members:
-    """Some ranks of the job, in their order. It equals only itself, and so is found fast."""
+    """Some ranks of the job, in order. Compared by identity, which is fast."""
 
     def __init__(self, ranks: tuple[int, ...]) -> None:
         self.ranks = ranks
 
 
 class Copies(NamedTuple):
-    """Ranks that hold the same: so many `among` them, this one is number `place`."""
+    """The ranks that hold the same box: `among` ranks, of which this one is number `place`."""
 
-    #: tensors of equal groups are balanced against each other
+    #: the bytes that ranks write are balanced among tensors of the same group
     group: Hashable
     among: int
     place: int
-    #: the mesh, and its dimensions along which they lie; or who they are; None: all of the job
+    #: the mesh and the dimensions along which they are; or the ranks; None: all ranks
     along: tuple[Any, Dims] | Members | None = None
-    #: the first of them writes it, and what others have may be something else
+    #: the first of them writes it, and the tensors of the others may differ
     first: bool = False
-    #: other ranks than these may write the same, as those of another mesh do
+    #: ranks of other meshes may write the same box
     more: bool = False
 
 
-#: Nobody else holds it.
+#: No other rank holds it.
 ALONE = Copies(None, 1, 0)
 
 
 class Spread(NamedTuple):
-    """What this rank holds of a tensor that is spread over ranks."""
+    """The part of this rank of a distributed tensor."""
 
     whole: Dims
     #: None: nothing
     box: tuple[Dims, Dims] | None
     copies: Copies
-    #: how many ranks the tensor is spread over
+    #: number of ranks that the tensor is distributed over
     ranks: int
     #: why it cannot be saved or restored; empty: it can
     refusal: str = ""
 
 
 def is_spread(value: Any) -> bool:
-    """True for a tensor that is spread over ranks."""
+    """True for a tensor that is distributed over ranks."""
     return _is_spread_class(type(value))
 
 
@@ -94,9 +94,10 @@ def is_dtensor(value: Any) -> bool:
 
 def is_part_like(value: Any, whole: Any) -> bool:
     """
-    True for a plain tensor that may be to a DTensor what its local tensor is, such as momentum that
-    an optimizer keeps of what it has of a parameter. A rank that has all of it cannot tell that
-    from a tensor that is whole on all ranks: see local_roles() of _optimizers.py.
+    True for a plain tensor that may be a local part with the layout of a DTensor, such as momentum
+    that an optimizer keeps for its part of a parameter. A rank that holds the whole parameter
+    cannot see the difference to a tensor that is whole on all ranks: see local_roles() of
+    _optimizers.py.
     """
     return (
         is_dtensor(whole)
@@ -108,7 +109,7 @@ def is_part_like(value: Any, whole: Any) -> bool:
 
 
 def memory_of(value: Any) -> torch.Tensor:
-    """Where the elements are that this process holds."""
+    """The plain tensor with the elements of this process."""
     if not is_spread(value):
         return value  # type: ignore[no-any-return]
     if is_dtensor(value):
@@ -117,7 +118,7 @@ def memory_of(value: Any) -> torch.Tensor:
 
 
 def spread_of(value: Any) -> Spread:
-    """What this rank holds of such a tensor."""
+    """The part of this rank of a distributed tensor."""
     return _spread_of_dtensor(value) if is_dtensor(value) else _spread_of_chunks(value)
 
 
@@ -142,7 +143,7 @@ def _spread_of_dtensor(value: Any) -> Spread:
     if local != box[1] and (math.prod(local) or math.prod(box[1])):
         refusal = _ODD.format(list(local), placements, list(box[1]))
         return Spread(whole, None, none, mesh.size(), refusal)
-    if 0 in whole:  # nothing to cut: all hold all of it
+    if 0 in whole:  # an empty tensor is whole on all ranks
         box, copied = ((0,) * len(whole), whole), tuple(range(len(sizes)))
     count = math.prod(sizes[n] for n in copied)
     return Spread(
@@ -180,7 +181,7 @@ def _number(coordinate: Sequence[int], sizes: Dims, dims: Dims) -> int:
 
 
 def ranks_along(along: tuple[Any, Dims] | Members) -> Sequence[int]:
-    """The ranks of a mesh that are where this one is in all dimensions but these."""
+    """The ranks of a mesh that have the coordinates of this one in all other dimensions."""
     if isinstance(along, Members):
         return along.ranks
     mesh, dims = along
@@ -191,7 +192,7 @@ def ranks_along(along: tuple[Any, Dims] | Members) -> Sequence[int]:
 def cuts_of(
     placements: Sequence[Any], sizes: Dims, coordinate: Dims, spec: Any = None
 ) -> dict[int, list[Cut]]:
-    """How each dimension is cut, in the order in which that is done."""
+    """The cuts of each dimension, in order."""
     placed: dict[int, list[tuple[int, int]]] = {}
     for mesh_dim, placement in enumerate(placements):
         if not placement.is_replicate():
@@ -214,8 +215,8 @@ def cuts_of(
 
 def _order_of(dims: list[tuple[int, int]], sizes: Dims) -> list[int] | None:
     """
-    The dimensions of the mesh in the order in which they cut one of the tensor. A factor says into
-    how many parts those further right had cut it before. None: it says nothing of the kind.
+    The mesh dimensions in the order in which they cut a dimension of the tensor. `split_factor`:
+    into how many parts the mesh dimensions further right had cut it before. None: unknown.
     """
     order: list[int] = []
     for mesh_dim, factor in reversed(dims):
@@ -230,7 +231,7 @@ def _order_of(dims: list[tuple[int, int]], sizes: Dims) -> list[int] | None:
 
 
 def box_of(whole: Dims, cuts: dict[int, list[Cut]]) -> tuple[Dims, Dims] | None:
-    """Start and shape of what is left after the cuts; None if it is no box."""
+    """Start and shape of the part after the cuts; None if it is not a box."""
     start, shape = [0] * len(whole), list(whole)
     for dim, steps in cuts.items():
         runs = _runs_of(whole[dim], steps)
@@ -256,7 +257,7 @@ def _runs_of(size: int, cuts: Sequence[Cut]) -> Runs:
 
 
 def _chunk(runs: Runs, count: int, index: int) -> Runs:
-    """What torch.chunk() gives, and nothing where that gives fewer chunks."""
+    """The part as torch.chunk() cuts it; empty if it returns fewer chunks."""
     total = sum(end - first for first, end in runs)
     size = -(-total // count)
     skip, left = size * index, size
@@ -276,7 +277,7 @@ def _chunk(runs: Runs, count: int, index: int) -> Runs:
 
 def _spread_of_chunks(value: Any) -> Spread:
     whole, chunks = tuple(value.shape), value.__create_chunk_list__()
-    copies = Copies(None, 1, 0)  # who has the same is not said: equal boxes are stored twice
+    copies = Copies(None, 1, 0)  # other holders are unknown: equal boxes are stored twice
     if len(chunks) > 1:
         refusal = (
             f"a {type(value).__qualname__} of which this rank holds {len(chunks)} boxes: only one "

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Objects whose state_dict() holds tensors that are spread over ranks: torch's recipe for
+Objects whose state_dict() has distributed tensors: torch's recipe for
 torch.distributed.checkpoint, averages of weights under FSDP2.
 
-Such an object is asked for its state before the restore, because only that says how the tensors
-lie. Each rank reads its own part, into memory of its own: a tensor that an object gives may be one
-that it has only borrowed, and what it does with what it is handed only the object knows.
+Such an object is asked for its state before the restore, because only that shows the layout of the
+tensors. Each rank reads its own part into new memory, because a tensor that the object returns may
+be borrowed, and only the object knows what it does with what it is given.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._layout import is_spread
 
 
 def must_be_asked(node: dict[str, Json]) -> bool:
-    """Whether an object must be asked how its tensors lie, to restore it from this node."""
+    """True if the layout of an object's tensors is needed to restore it from this node."""
     if not node.get("spread") or "torch.distributed.tensor" not in sys.modules:
         return False
     import torch
@@ -30,8 +30,8 @@ def must_be_asked(node: dict[str, Json]) -> bool:
 
 def want_part(memory: Memory, node: Json, live: Any) -> bool:
     """
-    Memory for this rank's part of what the node names, if the live value is spread over ranks and
-    has the shape of it. False: it is to be read whole.
+    Allocates memory for this rank's part of the node's tensor, if the live value is distributed and
+    has its shape. False: the tensor is to be read whole.
     """
     if not isinstance(node, dict) or "$tensor" not in node or not is_spread(live):
         return False

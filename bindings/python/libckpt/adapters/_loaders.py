@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Loaders of data in a state.
+Data loaders in a state.
 
-A loader that goes on from a position draws from the generators when it begins its iteration, after
-it was restored, where one that was never stopped had drawn before the step was saved. So it begins
-during the restore, and the generators come back behind it: the global ones, those in the state, and
-the one that it was given.
+A restored loader draws from random generators when it begins its iteration. In a run that was never
+stopped, it had drawn before the step was saved. So it begins during the restore, and the generators
+are restored after it: the global ones, those in the state, and the one that it was given.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def is_loader(value: Any) -> bool:
 
 
 def generator_of(value: Any) -> torch.Generator | None:
-    """The generator that a loader was given; None if it has none, or is no loader."""
+    """The generator of a loader; None if it has none, or is not a loader."""
     if not is_loader(value):
         return None
     import torch
@@ -40,10 +39,11 @@ def generator_of(value: Any) -> torch.Generator | None:
 
 def begin(loader: Any, path: Path, epochs: dict[str, int]) -> None:
     """
-    Has a loader that was restored begin its iteration: torchdata's does when it is asked for its
-    state, and goes on with that iteration in the loop. What is told its epoch by set_epoch() is
-    told that of the step before, as its workers ask for items at once; not what has it already,
-    since that may begin anew by it. Where the epoch is not known, the loader begins in the loop.
+    Lets a restored loader begin its iteration: torchdata's loader begins when it is asked for its
+    state, and continues that iteration in the loop. Before that, set_epoch() of its parts gets the
+    epoch of the step, because workers ask for items at once. It is not called if the part has that
+    epoch already, because it might start anew. If the epoch is not known, the loader begins in the
+    loop.
     """
     parts = _told_epochs(loader)
     now = epochs_of(loader, path)
@@ -64,7 +64,7 @@ def begin(loader: Any, path: Path, epochs: dict[str, int]) -> None:
 
 
 def epochs_of(loader: Any, path: Path) -> dict[str, int]:
-    """The epoch of each part of a loader that is told it, by the part's name, where it says so."""
+    """The epochs of the parts of a loader that have set_epoch(), by their names, if known."""
     found = {}
     for name, part in _told_epochs(loader).items() if is_loader(loader) else ():
         if not _takes_an_epoch(part):
@@ -77,7 +77,7 @@ def epochs_of(loader: Any, path: Path) -> dict[str, int]:
 
 
 def _takes_an_epoch(part: Any) -> bool:
-    """True if set_epoch() needs the epoch and nothing else."""
+    """True if set_epoch() needs only the epoch."""
     import inspect
 
     try:
@@ -88,7 +88,7 @@ def _takes_an_epoch(part: Any) -> bool:
 
 
 def _told_epochs(loader: Any) -> dict[str, Any]:
-    """The parts of a loader that have a set_epoch(), each once, by their names; "": itself."""
+    """The parts of a loader that have set_epoch(), each once, by name; "" is the loader."""
     batches = getattr(loader, "batch_sampler", None)
     parts = {
         "": loader,

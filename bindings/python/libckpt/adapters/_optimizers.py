@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What PyTorch's optimizers and others are like: names, groups, and a say of their own."""
+"""Optimizers: names of parameters and state, groups, and whether they are custom."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOOKS = (
 
 
 def has_own_say(optimizer: torch.optim.Optimizer) -> bool:
-    """True if only the optimizer itself knows its state_dict()."""
+    """True for a custom optimizer: only its own state_dict() is right."""
     import torch
 
     kind, base = type(optimizer), torch.optim.Optimizer
@@ -87,8 +87,8 @@ def state_tensor_name(prefix: str, parameter: str, role: str) -> str:
 
 def local_roles(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> set[str]:
     """
-    Roles of which every tensor has the shape of its parameter's local tensor, and one at least not
-    that of the whole. One parameter alone does not tell: some rank may hold all of it.
+    Roles of which every tensor has the shape of its parameter's local tensor, and at least one does
+    not have the whole shape. One parameter is not enough: a rank may hold all of it.
     """
     import torch
 
@@ -100,7 +100,7 @@ def local_roles(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) ->
                 if not is_part_like(value, parameter):
                     roles[role] = False
                 elif cut:
-                    roles.setdefault(role, True)  # and False stays
+                    roles.setdefault(role, True)  # a False remains
     return {role for role, local in roles.items() if local}
 
 
@@ -115,8 +115,8 @@ def expand_state(node: Iterable[Json], count: int) -> Iterable[tuple[int, str]]:
 
 def match_groups(saved: list[list[str]], here: list[list[str]]) -> list[int | None] | None:
     """
-    Which saved group each live one is, by the parameters that both have; None for one that has
-    none of them. None if they are in other groups, or the groups in another order.
+    The saved group of each live group, by common parameters; None for a group without any. Returns
+    None if parameters are in other groups, or the groups are in another order.
     """
     both = set(chain.from_iterable(saved)) & set(chain.from_iterable(here))
     then = [both.intersection(names) for names in saved]
@@ -125,16 +125,16 @@ def match_groups(saved: list[list[str]], here: list[list[str]]) -> list[int | No
     found = [numbers.get(frozenset(names)) for names in now]
     if any(number is None and names for number, names in zip(found, now, strict=True)):
         return None
-    # All that was saved is there again, in as many groups.
+    # All saved parameters exist, in as many groups.
     if len(set(found) - {None}) != len(numbers):
         return None
-    # Groups that have no parameters at all are told apart by their order only.
+    # Groups without parameters differ only by their order.
     empty = [number for number, names in enumerate(saved) if not names]
     unfilled = [number for number, names in enumerate(here) if not names]
     if len(empty) != len(unfilled):
         return None
     for number, old in zip(unfilled, empty, strict=True):
         found[number] = old
-    # Schedulers know groups by their order, too.
+    # Schedulers refer to groups by their order, too.
     known = [number for number in found if number is not None]
     return found if known == sorted(known) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cuts tensors into parts that only it knows is refused on many ranks."""
+"""Refuses objects that shard tensors without showing it: FSDP1, ZeroRedundancyOptimizer etc."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ _KINDS = (
 
 def refuse_sharded(state: dict[str, Any]) -> None:
     """
-    Raises for what cuts tensors into parts that only it knows, on many ranks: they look like plain
-    tensors, and each rank's would be taken for all of it.
+    Raises, on many ranks, for objects whose tensors are parts that look like plain tensors. Each
+    part would be saved as the whole tensor.
     """
     for path, value in find_objects(state):
         found = next(_kinds_in(value), None)
@@ -59,7 +59,7 @@ def refuse_sharded(state: dict[str, Any]) -> None:
 
 
 def _kinds_in(value: Any) -> Iterator[tuple[str, str]]:
-    """What is refused of a module, an optimizer or another object: its name, and what to use."""
+    """Why an object is refused: the name of its class, and what to use instead; None: it is not."""
     for part in value.modules() if is_module(value) else (value,):
         for kind in _KINDS:
             if _is_of(part, kind):
@@ -72,7 +72,7 @@ def _kinds_in(value: Any) -> Iterator[tuple[str, str]]:
         parameters = (p for group in value.param_groups for p in group["params"])
     else:
         return
-    # Placeholders: what they stand for is only in memory while a layer computes.
+    # Placeholders: the parameters are only in memory while a layer computes.
     if any(hasattr(p, "ds_tensor") for p in parameters):
         yield "parameter of DeepSpeed's ZeRO-3", _ITS_OWN
 
