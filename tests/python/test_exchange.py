@@ -510,7 +510,7 @@ def test_a_value_that_is_too_large_is_none_of_ours(
     try:
         with pytest.raises(libckpt.CheckpointError, match="do not reach each other"):
             _engine.check(lib.ckpt_engine_claim(engine.guard(), ffi.NULL))
-        assert "the job's key-value store holds strange values" in reasons
+        assert "the job's key-value store has foreign values" in reasons
     finally:
         engine.close()
     # A service ends with an engine that could not be opened.

@@ -86,7 +86,7 @@ def test_a_lost_node_and_newer_steps_of_others(tmp_path: Path, node: str) -> Non
     step, said = _job(tmp_path, [5, 8], lost_nodes=True)
     assert step == 4
     (warning,) = said
-    assert "goes on from step 4" in warning
+    assert "continues from step 4" in warning
     for number in range(2):
         files = (tmp_path / f"node{number}").glob("g000001/step-0000000004/rank-*")
         # The start without lost_nodes has brought all of it into the empty store, this one only
@@ -190,7 +190,7 @@ def test_all_ask_again_wherever_they_have_heard_it(
     assert len(left) == 1
     assert ("as many nodes as have saved it" in str(error)) == (reader is not None)
     assert ("the error of rank 0 says why" in str(error)) == (reader is None)
-    with pytest.warns(libckpt.CheckpointWarning, match="goes on from step 5"):
+    with pytest.warns(libckpt.CheckpointWarning, match="continues from step 5"):
         taken, _ = _asks(
             monkeypatch, [(6, reader, _elsewhere(6)), (5, None, None)], lost_nodes=True
         )

@@ -355,7 +355,7 @@ def test_a_rank_whose_own_is_elsewhere_is_told(tmp_path: Path) -> None:
         (said,) = found[rank]["said"]
         assert f"what rank {rank} saved is on node node-{'aab'[rank]}" in said
         assert f"state['loader'] got the state of rank {lender}" in said
-        assert "stay as they are;" in said
+        assert "keep their present values;" in said
         assert "seeded anew" in said
 
 
@@ -496,7 +496,7 @@ NODES = {"node_store": True}
     ("paths", "names", "match"),
     [
         (["a", "b", "c"], ["x", "y", "x"], "ranks 0 and 2 are both on node 'x'"),
-        (["a", "b", "b"], ["x", "y", "z"], "ranks 1 and 2 have one directory"),
+        (["a", "b", "b"], ["x", "y", "z"], "ranks 1 and 2 have the same directory"),
         (["a", "b", "c"], ["x", "y", "z" * 65], "rank 2: LIBCKPT_NODE is 'zzz"),
         (["a", "b", "c"], ["x", "y\n", "z"], "rank 1: LIBCKPT_NODE is"),
         (["a", "b", "none/such"], ["x", "y", "z"], "No such file or directory"),
@@ -614,7 +614,7 @@ def test_places() -> None:
     # Machines that are made alike have the same numbers, under kernels of their own.
     assert why(place("a", "k/1/1"), place("b", "l/1/1")) == ""
     assert "both on node 'a'" in why(place("a", "k/1/1"), place("a", "l/1/1"))
-    assert "one directory" in why(place("a", "k/1/1"), place("b", "k/1/1"))
+    assert "the same directory" in why(place("a", "k/1/1"), place("b", "k/1/1"))
     assert why(place("a", ""), place("a", "k/1/1"), place("b", "")) == ""
     lost = here[2]._replace(lost_nodes=True)
     assert "rank 0 has lost_nodes=False, and rank 2 lost_nodes=True" in why(*here[:2], lost)

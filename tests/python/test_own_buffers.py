@@ -279,7 +279,7 @@ def test_each_rank_gets_its_own_back(store: Path, tmp_path: Path) -> None:
     assert "on other meshes, or with other modules on meshes" in text
     assert "norm.running_mean" in text
     # Rank 0 wrote it, and this is not it.
-    assert "what the lowest rank that held it had" in text
+    assert "of the lowest rank that held them are restored" in text
     check_elsewhere(store, ranks[0]["saved"], tmp_path)
 
 

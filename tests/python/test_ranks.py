@@ -329,7 +329,7 @@ def test_another_number_of_ranks_is_told_what_it_gets(store: Path, tmp_path: Pat
         assert found[rank]["drawn"] == drawn[rank]
         assert "seeded anew" not in found[rank]["said"][0]
     assert found[2]["name"] == "rank 52"
-    assert "state['own'], state['deep'][0]['own'] stay as they are" in found[2]["said"][0]
+    assert "state['own'], state['deep'][0]['own'] keep their present values" in found[2]["said"][0]
     # What rank 1 had is lost, and rank 1 says so: of what differed, and of nothing else.
     differing = [
         *("state['number']", "state['nested'][0]['list']", "state['nested'][1]"),
@@ -342,7 +342,7 @@ def test_another_number_of_ranks_is_told_what_it_gets(store: Path, tmp_path: Pat
     one = together(1, tmp_path, resume_own, store)[0]
     assert "not compared" not in one["said"][0]
     for said in (found[1]["said"][0], one["said"][0]):
-        names = said.partition(words)[2].partition(": what is there now is what rank 0 had")[0]
+        names = said.partition(words)[2].partition(": those of rank 0 are restored")[0]
         assert sorted(names.split(", ")) == sorted(differing)
     assert "seeded anew" in found[2]["said"][0]
     assert found[2]["drawn"] not in drawn
@@ -381,7 +381,7 @@ def test_not_all_ranks_and_not_all_values_are_compared(
     assert "the values of 1 other ranks were not compared" in few
     assert "the values of 3 other ranks were not compared" in said(_META_MOST=0)
     large = said(_MOST=1000)
-    assert "state['bytes'] are large, and were not compared" in large
+    assert "state['bytes'] are too large to be compared" in large
 
 
 # The fence.

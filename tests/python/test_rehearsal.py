@@ -330,7 +330,7 @@ def test_what_is_replaced_is_compared(tmp_path: Path, monkeypatch: pytest.Monkey
         return compared(*args, **options)
 
     monkeypatch.setattr(_rehearse, "_try", differ)
-    with pytest.raises(libckpt.MismatchError, match=r"not what they were: expanded; broad$"):
+    with pytest.raises(libckpt.MismatchError, match=r"a restore changes these: expanded; broad$"):
         libckpt.rehearse(state, tmp_path)
 
 

@@ -435,8 +435,8 @@ def refuse(place: Path) -> dict[str, str]:
 REFUSED = {
     "rates": ("group 0 had other options on rank ", "layer2.up.weight", ": lr"),
     "order": ("has its parameters in other groups, or the groups in another order, than on rank ",),
-    "average": ("state['object'] has DTensors of rank ", "'s stage, and comes back there only"),
-    "numbers": ("state['scheduler'] knows the groups of its optimizer by their numbers",),
+    "average": ("state['object'] has DTensors of the stage of rank ", "is restored there only"),
+    "numbers": ("state['scheduler'] refers to the groups of its optimizer by their numbers",),
 }
 
 
@@ -446,16 +446,16 @@ def test_what_no_rank_takes_or_has_is_told(tmp_path: Path) -> None:
         assert one["lost"].startswith(f"MismatchError: step 7, rank {rank} of 4: no rank takes ")
         assert "layer3.count (written by rank " in one["lost"]
         assert "optimizer/state/layer3.down.weight/exp_avg (written by rank" in one["lost"]
-        assert one["lost"].partition(". The ranks have read")[0].endswith("; layer3._extra_state")
-        assert "saved: layer3._extra_state. The ranks" in one["extra"]
+        assert one["lost"].partition(". The tensors of")[0].endswith("; layer3._extra_state")
+        assert "saved: layer3._extra_state. The tensors of" in one["extra"]
         assert "layer2" not in one["lost"]
         assert "layer3.count (written by rank " in one["gone"]
-        assert "and not all is as it was" in one["gone"]
+        assert "with these differences" in one["gone"]
         assert one["split"] == ""
         assert one["moved"] == ""
         assert "layer1.up.weight" in one["alike"]
-        assert "is restored, and not all is as it was" in one["alike"]
-        assert "is not known: " in one["blind"]
+        assert "is restored, with these differences" in one["alike"]
+        assert "it is not known whether the ranks together take everything: " in one["blind"]
         assert one["blind"].endswith("of the step: no route")
     assert said[3]["new"].startswith("MismatchError: step 7, rank 3 of 4 does not fit the state:")
     assert "missing (in the state, and not in the checkpoint): layer4.bias" in said[3]["new"]
@@ -465,7 +465,7 @@ def test_what_no_rank_takes_or_has_is_told(tmp_path: Path) -> None:
         words = [one[name] for one in said]
         assert any(all(text in one for text in texts) for one in words), words
         assert all("MismatchError: " in one or "could not restore" in one for one in words), words
-    assert "state['object'] has tensors, and gets what rank 3 had as" in said[3]["notes"]
+    assert "state['object'] has tensors, and gets those of rank 3, which was" in said[3]["notes"]
     text = said_of(tmp_path / "asked-twice", build("asked", 1, 1))
     assert "rank 1 and rank 2 of the step had other options or state of parameter layer3" in text
     # One process that leaves a layer has changed nothing.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What several ranks hold alike, and only one of them saves: the library compares digests of it before
-a step is committed. Here is said which ranks hold the same, under numbers that all of them give.
+Groups of ranks that hold the same tensors, of which one rank saves each. The library compares
+digests of the tensors of each group before a step is committed. A group has a number, which is the
+same on all of its ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ._errors import CheckpointWarning
 from ._tensors import Block, Described
 from .adapters._layout import Copies, ranks_along
 
-#: Of one rank, that the library compares.
+#: Most groups of one rank that the library compares.
 _GROUPS_MAX = 16
 
 #: The number of a tensor's group; None: it is not compared.
@@ -23,7 +24,7 @@ Group = int | None
 
 
 class Groups:
-    """Numbers for the ranks that hold the same."""
+    """The numbers of groups."""
 
     def __init__(self, world: int) -> None:
         self._world = world
@@ -31,9 +32,9 @@ class Groups:
 
     def of(self, copies: Copies | None) -> Group:
         """
-        Of the ranks of `copies`, of which this one is one, if they are compared. Of what the first
-        of them saves the names are; those of all ranks are compared anyway, see Snapshot.common,
-        and buffers of which each may have its own are in groups of these, see OwnBuffers.
+        The group of the ranks of `copies`; None: they are not compared. This rank must be one of
+        them. If the first rank saves the tensor for the others, bytes are not compared. Names are:
+        those of all ranks by Snapshot.common. For buffers that may differ by rank see OwnBuffers.
         """
         if copies is None or copies.among == 1:
             return None
@@ -42,7 +43,7 @@ class Groups:
         return self.number(copies)
 
     def number(self, copies: Copies) -> int:
-        """Of the ranks of `copies`, of which this one is one."""
+        """The number of the ranks of `copies`."""
         found = self._known.get(copies.along)
         if found is None:
             ranks = range(self._world) if copies.along is None else ranks_along(copies.along)
@@ -53,10 +54,10 @@ class Groups:
 
 
 class Alike(NamedTuple):
-    """Tensors of each group, and where each tensor is among them."""
+    """The tensors of each group, and the place of each tensor."""
 
     blocks: dict[int, Block]
-    #: by its number: group and place
+    #: group and place in its block, by the number of the tensor
     places: dict[int, tuple[int, int]]
 
     @staticmethod
@@ -66,7 +67,7 @@ class Alike(NamedTuple):
         groups: Sequence[Group],
         flags: Sequence[int],
     ) -> Alike:
-        """Of some tensors those that are compared."""
+        """Selects the tensors that are compared."""
         numbers: dict[int, list[int]] = {}
         places: dict[int, tuple[int, int]] = {}
         for number, group in enumerate(groups):
@@ -93,14 +94,14 @@ class Alike(NamedTuple):
 
 
 class Slow:
-    """Those that are described anew at every save."""
+    """Tensors that are described anew at every save."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, Block] = {}
         self._said = False
 
     def update(self, found: Iterable[tuple[int, bytes, Described, int]]) -> dict[int, Block]:
-        """Blocks of tensors with their groups: those of before, if only pointers differ."""
+        """Blocks of the tensors by group. Reuses those of the last save if only pointers differ."""
         names: dict[int, list[bytes]] = {}
         described: dict[int, list[Described]] = {}
         flags: dict[int, list[int]] = {}
@@ -126,9 +127,9 @@ class Slow:
         first: Collection[int] = (),
     ) -> list[tuple[int, Block]]:
         """
-        All of them and of `own`, of no more groups than are compared. `first`: groups that are
-        kept before others. A rank that drops one of them would leave others to take what they
-        hold for all ranks'.
+        Joins all blocks, up to the number of groups that are compared. `first`: groups that have
+        priority. If a rank left out one of these, the other ranks of the group would take their
+        copies for equal on all ranks.
         """
         groups = sorted({*walked, *slow, *(group for group, _ in own)})
         groups.sort(key=lambda group: group not in first)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Checkpointer is given, checked."""
+"""Checks of the arguments of a Checkpointer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnError = Literal["warn", "raise"] | Callable[[errors.CheckpointError], object]
 
 
 def ways(pool_bytes: int, io: str, busy: str, save_timeout: float) -> dict[str, Any]:
-    """How saves are made."""
+    """Options of saves."""
     return {
         "pool_bytes": count("pool_bytes", pool_bytes, 0) or 0,
         "io": one_of("io", io, ("auto", "uring", "threads")),
@@ -34,7 +34,7 @@ def remote_options(
     bytes_per_s: int | None,
     grace: int,
 ) -> dict[str, Any]:
-    """Where committed steps go on to."""
+    """Options of the remote store."""
     return {
         "remote_grace": _grace(grace),
         "remote": remote_name(remote),
@@ -50,7 +50,7 @@ def check_given(
     *,
     allow_pickle: bool,
 ) -> None:
-    """Raises for a callback that is none, and for a state with values that cannot be saved."""
+    """Raises for a callback that is not callable, and for values that cannot be saved."""
     from ._kvstore import find_group
 
     callback("progress", progress)
@@ -62,7 +62,7 @@ def check_given(
 
 
 def retention(where: str, keep_last: int | None, keep_every: int | None) -> dict[str, Any]:
-    """What is kept."""
+    """Options of retention."""
     return {
         f"{where}keep_last": count(f"{where}keep_last", keep_last, 1) or 0,
         f"{where}keep_every": count(f"{where}keep_every", keep_every, 1) or 0,
@@ -77,7 +77,7 @@ def _grace(seconds: int) -> int:
 
 
 def count(name: str, value: int | None, least: int) -> int | None:
-    """A number, or None."""
+    """An integer of at least `least`, or None."""
     if value is None:
         return None
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
@@ -89,7 +89,7 @@ def count(name: str, value: int | None, least: int) -> int | None:
 
 
 def seconds(name: str, value: float, *, zero: bool = False) -> float:
-    """A time."""
+    """A number of seconds, more than 0, or 0 if `zero`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, not {type(value).__qualname__}")
     if not (0 < value <= 86400 * 7 or (zero and value == 0)):
@@ -113,7 +113,7 @@ def flag(name: str, value: bool) -> bool:
 
 
 def origin(new_start: bool, node_store: bool, lost_nodes: bool) -> dict[str, Any]:
-    """Whose the store is, and what of it is gone on from."""
+    """Options of the store: which steps the job continues from, and whose store it is."""
     if flag("lost_nodes", lost_nodes) and not flag("node_store", node_store):
         raise ValueError(
             "lost_nodes=True is for nodes with a store each: give node_store=True, too"
@@ -126,14 +126,14 @@ def origin(new_start: bool, node_store: bool, lost_nodes: bool) -> dict[str, Any
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
-    """One of some words."""
+    """One of the allowed words."""
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: it must be one of {', '.join(map(repr, allowed))}")
     return value
 
 
 def policy(on_error: OnError) -> OnError:
-    """What to do when a save fails."""
+    """The argument on_error."""
     if not callable(on_error) and not isinstance(on_error, str):
         raise TypeError(
             f'on_error must be "warn", "raise" or a function, not {type(on_error).__qualname__}'

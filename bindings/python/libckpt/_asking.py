@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Exceptions out of code of the user that is called for a save or a restore: its state_dict(), what
-unpickles its objects. They go through as they are, with a note that says where in the state.
+Exceptions of user code that is called by a save or a restore: state_dict(), load_state_dict(),
+unpickling. They are passed on unchanged, with a note that says where in the state.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from ._json_nodes import Path, path_text
 
 
 def is_of_user(error: BaseException) -> bool:
-    """True for an exception that came out of code of the user."""
+    """True for an exception that user code has raised."""
     return getattr(error, "_libckpt_asked", False)
 
 
 def note(error: BaseException, text: str) -> None:
-    """Adds a note, from Python 3.11 on."""
+    """Adds a note to an exception (Python 3.11 and newer)."""
     if hasattr(error, "add_note"):
         error.add_note(f"libckpt: {text}")
 
 
 @contextlib.contextmanager
 def calling() -> Iterator[None]:
-    """Around a call of code of the user; placed() knows for which place in the state."""
+    """For a call of user code. Marks its exceptions, for is_of_user()."""
     try:
         yield
     except Exception as error:
@@ -36,7 +36,7 @@ def calling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def asking(place: Path | str, method: str) -> Iterator[None]:
-    """The same, around a method of what stands at `place`."""
+    """For a call of a method of the object at `place`. Marks exceptions, and adds a note."""
     try:
         with calling():
             yield
@@ -47,7 +47,7 @@ def asking(place: Path | str, method: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def placed(path: Path) -> Iterator[None]:
-    """An exception out of code of the user in what is decoded for `path` says so."""
+    """For decoding the value at `path`. Adds a note to exceptions of user code."""
     try:
         yield
     except Exception as error:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether each tensor that several ranks hold is saved by exactly one of them.
+Checks that exactly one rank saves each tensor that several ranks hold.
 
-Who saves it follows from its name and size and from the mesh, and the ranks do not talk about it. A
-rank that lacks a tensor may be the one that the others leave it to, and then it is in no shard. So
-each rank gives the library a number, and no step is committed unless the numbers of all ranks add
-up to zero. Each holder of a tensor subtracts a hash of it, and the rank that saves it adds the hash
-as often as there are holders: these cancel out only if all of them have it and one saves it.
+Each rank computes from the name, the size and the mesh which rank saves a tensor. The ranks do not
+communicate about it. If a rank lacks a tensor, the others may leave it to that rank, and then no
+rank saves it. So each rank gives the library a number, and a step is committed only if the numbers
+of all ranks add up to zero. Each holder of a tensor subtracts a hash of it. The rank that saves it
+adds the hash as often as there are holders. The sum is zero only if all holders have the tensor and
+one of them saves it.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ _MODULUS = 1 << 64
 
 
 class Held(NamedTuple):
-    """What one rank adds for a tensor: the hash of the other fields, so many `times`."""
+    """The contribution of one rank for a tensor: `times` the hash of the other fields."""
 
     times: int
     name: bytes
     dtype: int
     shape: tuple[int, ...]
-    #: where the box begins in the whole tensor, and the shape of that; None: this is all of it
+    #: where the box begins in the tensor, and the shape of the tensor; None: it is the whole tensor
     start: tuple[int, ...] | None
     whole: tuple[int, ...] | None
-    #: the ranks that hold it
+    #: number of the ranks that hold it
     group: int
-    #: the first rank of those that write into the same store
+    #: the first of the ranks that write to the same store
     store: int
 
 
 class Holdings:
-    """What this rank adds for tensors."""
+    """Computes the contributions of this rank."""
 
     def __init__(self, ranks: Ranks, groups: Groups) -> None:
         self._ranks = ranks
@@ -49,9 +50,8 @@ class Holdings:
 
     def of(self, name: bytes, what: Described, copies: Copies | None, mine: bool) -> Held | None:
         """
-        Of a tensor that the ranks of `copies` hold; None: no other rank holds it, or this one does
-        not. What all ranks hold is compared in full, see Snapshot.common. `mine`: this rank saves
-        it.
+        The contribution for a tensor that the ranks of `copies` hold. None: no other rank holds it,
+        or all ranks hold it: then Snapshot.common is compared. `mine`: this rank saves it.
         """
         if copies is None or copies.among == 1 or copies.along is None:
             return None
@@ -73,13 +73,13 @@ class Holdings:
         copies: Sequence[Copies | None],
         mine: Sequence[bool],
     ) -> list[Held]:
-        """Of those among some tensors that other ranks hold as well."""
+        """The contributions for those of the tensors that other ranks hold, too."""
         found = (self.of(*each) for each in zip(names, described, copies, mine, strict=True))
         return [held for held in found if held is not None]
 
 
 def balance_of(tensors: Iterable[Held]) -> int:
-    """The number of this rank."""
+    """The sum of the contributions."""
     total = 0
     for held in tensors:
         if held.times:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether all ranks of a job could open a store, once they have met: each says so in the job's
-key-value store, and rank 0 what that makes of all of them.
+How the ranks of a job agree that all of them have opened a store. Each rank writes its result to
+the job's key-value store, and rank 0 publishes the result of all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._log import logger
 from ._native import lib
 from ._nodes import Place, Refusal, peers_by_node, refusal
 
-#: Asking again for what is not there yet.
+#: Shortest and longest pause between two reads of a key, in seconds.
 _PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05
 #: Seconds that rank 0 may need to publish its answer.
 _ANSWER = 5.0
@@ -29,7 +29,7 @@ _TELL = 10.0
 
 
 class Pause:
-    """Between asking and asking again, as long as there is time."""
+    """Pauses of a polling loop, with a timeout. Each pause is longer than the one before."""
 
     def __init__(self, timeout: float, most: float = _PAUSE_MAX) -> None:
         self._timeout = timeout
@@ -38,11 +38,11 @@ class Pause:
         self.extend()
 
     def extend(self) -> None:
-        """As much time as in the beginning, from now on."""
+        """Starts the timeout anew."""
         self._end = time.monotonic() + self._timeout
 
     def __call__(self) -> bool:
-        """Waits a little. False: the time is up."""
+        """Pauses. False: the timeout has expired."""
         left = self._end - time.monotonic()
         if left <= 0:
             return False
@@ -52,7 +52,7 @@ class Pause:
 
 
 def late_error(message: str) -> errors.WaitTimeoutError:
-    """What a rank raises that has waited for others."""
+    """The error of a rank that has waited for others in vain."""
     return errors.timed_out(
         f"{message}: all ranks of the job must make a Checkpointer of the same path, all with "
         "node_store or none, and in the same order if they make several (distributed=False: for "
@@ -61,7 +61,7 @@ def late_error(message: str) -> errors.WaitTimeoutError:
 
 
 def words(rank: int, error: BaseException | None, **more: object) -> bytes:
-    """How it went on one rank, and what else it says."""
+    """The result of one rank as JSON, and further fields."""
     code = 0 if error is None else getattr(error, "code", 0) or -errno.ECANCELED
     why = "" if error is None else str(error)
     if error is not None and not (why and isinstance(error, errors.CheckpointError)):
@@ -70,41 +70,42 @@ def words(rank: int, error: BaseException | None, **more: object) -> bytes:
 
 
 class Shared(NamedTuple):
-    """What all places come to, for one rank."""
+    """The result of all places, for one rank."""
 
-    #: what is wrong with them
+    #: why they are refused
     wrong: Refusal | None
     #: the ranks that share this one's store
     peers: tuple[int, ...]
-    #: a store is there already
+    #: some node has a store already
     made: bool
 
 
 class Opening:
     """
-    Each rank says once whether it could open the store, and rank 0 what that makes of all of them.
-    One or two small keys of it stay in the job's store. If the names in the ranks' modules differ,
-    two keys stay of each distinct set of names as well: see adapters/_stages.py.
+    The opening of a store by all ranks. Each rank writes once whether it could open the store, and
+    rank 0 publishes the result. One or two small keys remain in the job's key-value store. If the
+    names in the ranks' modules differ, two more remain for each distinct set of names: see
+    adapters/_stages.py.
     """
 
     def __init__(self, group: Group, table: Table, prefix: str, path: str, timeout: float) -> None:
         self.group = group
         self.table = table
         self.prefix = prefix
-        #: of rank 0, where every node has a store: on which node each rank is
+        #: rank 0, if every node has a store: the node of each rank
         self.nodes: tuple[str, ...] = ()
-        #: once they agree: the digest that each rank has told, of rank 0; and whether they differ
+        #: after agree(): on rank 0 the digest of each rank; and whether they differ
         self.digests: list[str] = []
         self.differ = False
         self._path = path
         self._timeout = timeout
 
     def pause(self, most: float) -> Pause:
-        """For as long as a rank that lives may take to say so; `most` seconds at once."""
+        """For a wait for other ranks. `most`: the longest pause, in seconds."""
         return Pause(self._timeout, most)
 
     def share(self, place: Place, said: dict[int, bytes]) -> Shared:
-        """What comes of the places of all ranks. `said`, of rank 0, are those of the others."""
+        """Compares the places of all ranks. `said`: on rank 0, those of the other ranks."""
         try:
             if self.group.rank > 0:
                 return self._hear_peers()
@@ -141,25 +142,25 @@ class Opening:
                 raise self._kept_waiting()
 
     def refused(self, wrong: Refusal) -> Exception:
-        """That, as an exception."""
+        """The exception for a refusal."""
         text = f"{self._path}: {wrong.why}"
         if not wrong.errno:
             return ValueError(text)
         return errors.StorageError(text, code=-wrong.errno, errno=wrong.errno, rank=wrong.rank)
 
     def lost(self, error: RuntimeError) -> errors.NetworkError:
-        """What this rank raises that does not reach the job's key-value store."""
+        """The error of a rank that cannot reach the job's key-value store."""
         return errors.NetworkError(
             f"the ranks that open {self._path} do not reach each other: {first_line(error)}",
             code=lib.CKPT_ENETWORK,
         )
 
     def fail(self, error: BaseException) -> None:
-        """This rank could not. Raises nothing: there is an error already."""
+        """Tells the others that this rank failed. Raises nothing: the caller raises `error`."""
         mine = words(self.group.rank, error)
 
         def say(table: Table) -> None:
-            # Those whose nodes wait for this one's look there. The first reason is that of all.
+            # Nodes that wait for this one read this key. The first error counts for all.
             first = table.put(f"{self.prefix}/failed", mine)
             said = mine if first else table.read(f"{self.prefix}/failed")
             table.write(self._own(), said or mine)
@@ -168,7 +169,7 @@ class Opening:
         tell(self._path, self.group, self.table, say)
 
     def heed(self) -> errors.CheckpointError | None:
-        """What another rank has failed with, perhaps before its engine could say so."""
+        """The error of another rank, also if its engine could not tell."""
         try:
             said = self.table.read(f"{self.prefix}/failed")
         except RuntimeError as error:
@@ -178,8 +179,8 @@ class Opening:
 
     def agree(self, digest: str = "") -> None:
         """
-        This rank could. Raises what another one has failed with. `digest`: of what may differ by
-        rank; empty: not known.
+        Tells the others that this rank has opened the store. Raises the error of another rank.
+        `digest`: of the names in this rank's modules; empty: unknown.
         """
         try:
             if self.group.rank == 0:
@@ -211,7 +212,7 @@ class Opening:
                 if told["code"]:
                     self.table.write(self._own(), said)
                     raise self._failure(said)
-            # One may have said that it could, and have lost its connection before it was told more.
+            # A rank may have reported success and then failed.
             failed = self.table.read(f"{self.prefix}/failed")
             if failed is not None:
                 self.table.write(self._own(), failed)
@@ -241,7 +242,7 @@ class Opening:
                 raise self._kept_waiting()
 
     def late(self, what: str) -> errors.WaitTimeoutError:
-        """What this rank raises that has waited in vain."""
+        """The error of a rank that has waited in vain."""
         return late_error(f"{self._path}: {what} in {self._timeout:g} s")
 
     def _kept_waiting(self) -> errors.WaitTimeoutError:
@@ -254,9 +255,9 @@ class Opening:
 
 def tell(path: str, group: Group, table: Table, call: Callable[[Table], object]) -> None:
     """
-    Says something to the others: where this rank's own connection has failed, through the one that
-    all of the process share. That has no deadlines, so this thread does not wait for it to the end.
-    Raises nothing: there is an error already.
+    Runs a call that tells the others something. If the table's connection fails, uses the default
+    connection of the process. That one may hang, so a thread makes the calls and is abandoned after
+    a timeout. Raises nothing, because the caller has an error already.
     """
     told: list[bool] = []
     lost: list[str] = []
@@ -279,11 +280,11 @@ def tell(path: str, group: Group, table: Table, call: Callable[[Table], object])
         lost.append(first_line(error))
     if not told:
         why = lost[-1] if lost else "the job's key-value store does not answer"
-        logger.warning("%s: the other ranks are not told: %s", path, why)
+        logger.warning("%s: the other ranks cannot be told: %s", path, why)
 
 
 def failure(path: str, told: dict[str, Any]) -> errors.CheckpointError:
-    """What another rank has said, as an exception."""
+    """The exception for the error of another rank."""
     code = int(told["code"])
     return error_class(code)(
         f"rank {told['rank']} could not open {path}: {told['why']}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is copied behind the loop, and whether it is what it was at save()."""
+"""Tensors that are copied in the background, and the check that they have not changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ._tensors import Part
 
 
 class Behind(NamedTuple):
-    """Tensors that are copied behind the loop, and what they looked like at save()."""
+    """Tensors that are copied in the background, and their version counters at save()."""
 
     parts: list[Part]
     versions: list[bytes]
@@ -24,5 +24,5 @@ class Behind(NamedTuple):
         return None
 
     def moved(self) -> bytes | None:
-        """The name of a tensor that has other memory; None if none has."""
+        """The name of a tensor whose memory has moved; None if none has."""
         return next(filter(None, (part.moved() for part in self.parts)), None)

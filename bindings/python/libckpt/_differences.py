@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Where a live state and a step differ: what makes a restore fail, what may differ because the user
-has said so, and what is said of a restore that went on all the same.
+Differences between a live state and a step: those that make a restore fail, those that the user
+tolerates, and those that a warning lists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ._errors import CheckpointWarning, MismatchError
 from ._json_nodes import Path, path_text
 from ._log import logger
 
-#: Problems of one kind that a message lists; the rest is counted.
+#: Differences of one kind that a message lists. The others are counted.
 _LISTED = 10
 
 _KINDS = (
@@ -28,7 +28,7 @@ _KINDS = (
 
 
 class Where(NamedTuple):
-    """Which step is restored, by which of how many ranks."""
+    """The step that is restored, the rank that restores it, and the number of ranks."""
 
     step: int
     rank: int
@@ -39,7 +39,7 @@ class Where(NamedTuple):
 
 
 def patterns_of(strict: Any, tolerate: Any) -> list[str]:
-    """What resume() was given: patterns over the names of what may be new or gone."""
+    """Checks arguments of resume(). Returns patterns over names that may be new or gone."""
     if not isinstance(strict, bool):
         raise TypeError(f"strict must be True or False, not {type(strict).__qualname__}")
     if isinstance(tolerate, str) or not isinstance(tolerate, Iterable):
@@ -48,7 +48,7 @@ def patterns_of(strict: Any, tolerate: Any) -> list[str]:
         )
     patterns = list(tolerate)
     if not all(isinstance(pattern, str) for pattern in patterns):
-        raise TypeError(f"tolerate must be patterns over names, and holds {patterns!r:.100}")
+        raise TypeError(f"tolerate must be patterns over names, and is {patterns!r:.100}")
     return patterns if strict else ["*"]
 
 
@@ -56,7 +56,7 @@ class Differences:
     """The differences of one restore. `tolerated`: patterns over names that may be new or gone."""
 
     def __init__(self, where: Where, tolerated: Sequence[str]) -> None:
-        #: which restore it is
+        #: for messages
         self.where = where
         self._tolerated = tolerated
         self._problems: dict[str, list[str]] = {}
@@ -66,8 +66,9 @@ class Differences:
 
     def problem(self, kind: str, text: str, name: str | None = None) -> bool:
         """
-        Notes a difference; `kind` is "missing", "unexpected" or "changed", `name` what it is of.
-        True: it may be, and what is new stays as it is, what is gone is left out.
+        Notes a difference. `kind`: "missing", "unexpected" or "changed". `name`: the name it has in
+        the checkpoint. True: it is tolerated. Then what is new keeps its value, and what is gone is
+        ignored.
         """
         if kind != "changed":
             name = text if name is None else name
@@ -79,13 +80,13 @@ class Differences:
         return False
 
     def tolerates(self, name: str) -> bool:
-        """True for what may be new or gone by the user's word."""
+        """True if the user tolerates that this name is new or gone."""
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._tolerated)
 
     def lets_go(self, name: str) -> bool:
         """
-        The same of what no rank takes: also by the key of the state that it was under, and state of
-        an optimizer by its parameter.
+        Like tolerates(), for a tensor that no rank takes. The pattern may also match a key of the
+        state above it, or, for optimizer state, the name of the parameter.
         """
         names = [name]
         while "/" in names[-1]:
@@ -95,19 +96,19 @@ class Differences:
         return any(map(self.tolerates, names))
 
     def pass_over(self, kind: str, text: str) -> None:
-        """Notes a difference that may be."""
+        """Notes a difference that is tolerated."""
         self._passed.setdefault(kind, []).append(text)
 
     def stays(self, text: str) -> None:
-        """Notes what the step does not have and what keeps the value that it has."""
-        self._said.append(f"{text} is not in the checkpoint, and stays as it is")
+        """Notes something that is not in the step and keeps its value."""
+        self._said.append(f"{text} is not in the checkpoint, and keeps its value")
 
     def say(self, text: str) -> None:
-        """Notes what is not as it was, and is left so."""
+        """Adds a text to the warning."""
         self._said.append(text)
 
     def compare(self, live: Any, value: Any, path: Path) -> None:
-        """Notes a value that is replaced by one of another kind, or by a shorter list."""
+        """Notes a value that is replaced by one of another type, or by a shorter list."""
         if live is None or value is None or (_is_number(live) and _is_number(value)):
             return
         if type(live) is not type(value):
@@ -117,13 +118,13 @@ class Differences:
             self._said.append(f"{path_text(path)} has {len(value)} items again; it had {len(live)}")
 
     def raise_problems(self) -> None:
-        """Raises MismatchError for everything that may not be, if there is anything."""
+        """Raises MismatchError if there is a difference that is not tolerated."""
         if not self._problems:
             return
         lines = [f"{self.where} does not fit the state:", *_listed(self._problems)]
         lines.append(
-            "  Nothing was changed. Build the state as it was when the step was saved, take what "
-            "you need with libckpt.load(), or let what is new or gone be so: "
+            "  Nothing was changed. Build the state as it was when the step was saved, read what "
+            "you need with libckpt.load(), or tolerate what is new or gone: "
             'resume(tolerate=["head.*"]), resume(strict=False).'
         )
         raise MismatchError(
@@ -131,13 +132,13 @@ class Differences:
         )
 
     def warn(self) -> None:
-        """Says what was not restored as the step has it."""
+        """Warns of what was not restored as it is in the step."""
         lines = _listed(self._passed)
         if self._said:
             more = f"; and {len(self._said) - _LISTED} more" * (len(self._said) > _LISTED)
             lines.append("  " + "; ".join(self._said[:_LISTED]) + more)
         if lines:
-            message = "\n".join([f"{self.where} is restored, and not all is as it was:", *lines])
+            message = "\n".join([f"{self.where} is restored, with these differences:", *lines])
             logger.warning("%s", message)
             warnings.warn(message, CheckpointWarning, stacklevel=6)
 
@@ -161,5 +162,5 @@ def _is_number(value: Any) -> bool:
 
 
 def keeps_new_keys(live: dict[Any, Any]) -> bool:
-    """True for settings by name. Counters, and what goes by numbers, are data: all of it is old."""
+    """True for a dict of settings. Counters and dicts with other keys are data, and replaced."""
     return type(live) in (dict, collections.OrderedDict) and all(type(key) is str for key in live)

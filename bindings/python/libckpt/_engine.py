@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C engine as a Python object: its calls and its end, the log, and the guard against fork."""
+"""Engine: the C engine as a Python object. Its calls, its end, its log, and checks for forks."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
     from ._membership import Membership
     from .adapters._stages import Stages
 
-#: Seconds that the end of an engine waits for other threads that are inside of it.
+#: Seconds that the end of an engine waits for calls of other threads.
 _LAST_CALL = 10.0
 
-#: Seconds in which a thread that was started has begun.
+#: Seconds after which a started thread must have begun.
 _STARTS = 1.0
 
 
 class Engine:
     """
-    One open store. Belongs to the process that made it. `log_thread` starts the thread that
-    forwards the library's log; without it, that is done when the engine is closed. `ranks`: it is
-    one of several, and has their service from here on.
+    An open store. It belongs to the process that opened it. `log_thread`: start a thread that
+    forwards the log of the library. Without it, the log is forwarded when the engine is closed.
+    `ranks`: it is one of several. The engine then owns their service.
 
-    Any thread may close it while others are in a call: all calls of the library that take it or one
-    of its handles are made by work(), ask() and release().
+    Any thread may close it while others are in a call. So all calls of the library that take the
+    engine or one of its handles must be made by work(), ask() and release().
 
-    It adds itself to `opened` as soon as it is open. Who has made that list can close it, though
-    Ctrl-C may come before the constructor has returned, and before what it returns has a name.
+    It adds itself to `opened` as soon as it is open. So the owner of that list can close it, even
+    if Ctrl-C comes before the constructor has returned.
     """
 
     def __init__(
@@ -57,25 +57,25 @@ class Engine:
         self.options = options
         self.rank = ranks.rank if ranks else 0
         self.world = ranks.world if ranks else 1
-        #: those that write into the same store; empty: all
+        #: the ranks that write to the same store; empty: all
         self.peers = ranks.peers if ranks else ()
-        #: what the ranks of several nodes mean by their names
+        #: compares what names mean, if every node has a store
         self.names = ranks.names() if ranks else None
-        #: those that resume a step, where one may take what another one had
+        #: for a restore in which a rank may take what another one saved
         self.takers = ranks.takers() if ranks else None
-        #: which of them hold which names in their modules; None: all hold all, or it is not known
+        #: which ranks hold which names in their modules; None: all ranks hold all, or unknown
         self.stages: Stages | None = None
         self._service = ranks.service if ranks else None
-        #: what its end says in the log is for debugging only
+        #: messages at the end are logged at level DEBUG only
         self.hushed = False
         self.pid = os.getpid()
         self.ptr: Any = None
-        #: What a GPU may still read: until the save is durable, and if it fails until the next one
-        #: has started, because what is not enqueued yet is behind no stream of the program.
+        #: Tensors that a GPU may still read. They are kept until the save is durable. After a
+        #: failure they are kept until the next save has started: copies may not be enqueued yet.
         self.read: Any = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        #: where the library puts its handle
+        #: the library writes its handle here
         self._cell: Any = ffi.new("struct ckpt_engine **")
         self._door = CallGuard(self._end)
         try:
@@ -91,14 +91,14 @@ class Engine:
             if opened is not None:
                 opened.append(self)
         except BaseException:
-            # The handle may be there and have no name here yet.
+            # The library may have written the handle before an interrupt.
             self.ptr = self.ptr or self._cell[0]
             self._door.close(_LAST_CALL)
             raise
 
     def _open(self, ranks: Membership | None) -> None:
         opts = engine_opts(self.options)
-        # The library's own default is the host's name, too, but those who share it must know it.
+        # The default of the library is the host name, too, but here the ranks must know it.
         name = node_name() if self.options.node_store else given_name()
         node = ffi.new("char[]", name.encode("utf-8", "surrogateescape"))
         if name:
@@ -121,9 +121,9 @@ class Engine:
             self._open_at(path, opts, self._cell)
             self.ptr = self._cell[0]
             return
-        # With stores of their own nodes wait for each other in there, and a run that is brought
-        # back from its remote store takes its time. What the options point to must live as
-        # long as the call, which may outlive this one; so must the service.
+        # With a store on every node, nodes wait for each other in this call, and copying a run from
+        # its remote store may take long. So a thread makes the call, which may outlive this
+        # function. The options and the service must live as long as the call.
         service, self._service = self._service, None
         held = (opts, node, remote, session)
 
@@ -159,11 +159,11 @@ class Engine:
             service.close()
 
     def guard(self) -> Any:
-        """The C handle; raises if it must not be used here."""
+        """The C handle. Raises if it is closed, or in a forked child."""
         if os.getpid() != self.pid:
             raise errors.ForkedError(
                 f"the checkpointer of {self.path} belongs to process {self.pid}; a forked child "
-                "cannot use it: open one of its own, or use it in the parent only",
+                "cannot use it: open another one there, or use it in the parent only",
                 code=lib.CKPT_EFORKED,
             )
         if not self._door.is_open:
@@ -177,7 +177,7 @@ class Engine:
 
     @property
     def closed(self) -> bool:
-        """True once it was closed."""
+        """True if it was closed."""
         return not self._door.is_open
 
     @property
@@ -186,7 +186,7 @@ class Engine:
         return os.getpid() != self.pid
 
     def work(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Calls what needs the engine open; ClosedError if it is not."""
+        """Calls a function that needs the open engine. Raises ClosedError if it is closed."""
         self.guard()
         well, value = self._door.work(call, *args)
         if not well:
@@ -194,18 +194,18 @@ class Engine:
         return value
 
     def ask(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Calls what only asks a handle of this engine; open or closed, but not while it closes."""
+        """Calls a function on a handle of this engine, which may be closed, but not closing."""
         well, value = self._door.ask(call, *args)
         if not well:
             raise self._closed_error()
         return value
 
     def release(self, call: Callable[..., Any], *args: Any) -> None:
-        """Frees a handle of this engine, from a finalizer: at once, or as soon as it has closed."""
+        """Frees a handle, in a finalizer: now, or if the engine is closing, after that."""
         self._door.release(call, *args)
 
     def drain(self, timeout: float, tick: Callable[[], None] | None = None) -> bool:
-        """Waits until nothing is under way; False if the time is up first."""
+        """Waits until no save is running. False: the timeout has expired."""
         ptr = self.guard()
         code = wait_sliced(lambda ms: int(self.work(lib.ckpt_engine_drain, ptr, ms)), timeout, tick)
         if code == -errno.ETIMEDOUT:
@@ -215,8 +215,8 @@ class Engine:
 
     def drain_remote(self, timeout: float) -> bool:
         """
-        Waits until nothing is on its way to the remote store: what is committed is there, or will
-        never be, which the log has said. False if the time is up first.
+        Waits until nothing is being copied to the remote store. Committed steps are there then, or
+        the log says why they never will be. False: the timeout has expired.
         """
         ptr = self.guard()
         code = wait_sliced(
@@ -228,13 +228,14 @@ class Engine:
 
     def close(self) -> None:
         """
-        Ends the engine; what is under way is aborted. Harmless when closed, or in a child. Threads
-        that are inside are waited for; if one does not come out, it is ended when that has.
+        Closes the engine. Running saves are aborted. Does nothing if it is closed, or in a forked
+        child. Waits for calls of other threads. If one does not return in time, it closes the
+        engine when it does.
         """
         if self.foreign:
             return
         if not self._door.close(_LAST_CALL):
-            logger.warning("closing %s: another thread is inside, and ends it", self.path)
+            logger.warning("closing %s: a call of another thread will close it", self.path)
 
     def _end(self) -> None:
         ptr = self.ptr
@@ -245,20 +246,19 @@ class Engine:
         if self._thread is None or not self._thread_runs():
             forward(ptr, hushed=self.hushed)
         elif self._thread is threading.current_thread():
-            # A finalizer may run on the log thread itself: it is not inside the engine now, and
-            # must not enter it again.
+            # A finalizer may run on the log thread itself, which must not use the engine again.
             self._stop.set()
             forward(ptr)
         else:
-            self._thread.join()  # it ends when it has handed on every line
+            self._thread.join()  # it ends when it has forwarded every line
         self.ptr = None
-        # What this ends is told to the other ranks, so their service goes after it.
+        # Aborted saves are told to the other ranks, so the service is closed after the engine.
         lib.ckpt_engine_close(ptr)
         self.read = None
         self._end_service()
 
     def _thread_runs(self) -> bool:
-        """False: its start was interrupted, and it will not touch the engine."""
+        """False: its start was interrupted, and it will not use the engine."""
         assert self._thread is not None
         end = time.monotonic() + _STARTS
         while self._thread.ident is None and time.monotonic() < end:
@@ -267,7 +267,7 @@ class Engine:
         return self._thread.ident is not None
 
     def stats(self) -> dict[str, int]:
-        """The C library's counters."""
+        """The counters of the C library."""
         stats = new_struct("ckpt_stats")
         check(self.work(lib.ckpt_engine_stats, self.guard(), stats))
         names = (name for name, _ in ffi.typeof("struct ckpt_stats").fields if name != "size")
@@ -275,18 +275,19 @@ class Engine:
 
     def unchecked(self) -> tuple[int, str]:
         """
-        Why it was not found out whether ranks hold the same (CKPT_UNCHECKED_*), and of which boxes.
+        Why tensors were not compared between ranks (CKPT_UNCHECKED_*), and the boxes that were not,
+        as text.
         """
         boxes = ffi.new("const char **")
         why = int(self.work(lib.ckpt_engine_unchecked, self.guard(), boxes))
         return why, text(boxes[0])
 
     def own(self, group: int) -> int:
-        """What the commits have found of a group of which ranks save their own copies."""
+        """What is known of buffers that may differ, of a group (CKPT_OWN_*)."""
         return check(self.work(lib.ckpt_engine_own, self.guard(), group))
 
     def run_id(self) -> str:
-        """The run's name in the store."""
+        """The identifier of the run in the store."""
         found: str = self.work(self._with_catalog, lambda ptr: text(lib.ckpt_catalog_run_id(ptr)))
         return found
 

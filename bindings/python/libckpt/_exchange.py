@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the ranks of a job tell each other, through the job's own c10d store: on a connection of its
-own, from one thread, without collectives and without calls that wait for a key.
+How the ranks of a job meet when they open a store. They communicate through the job's c10d store,
+on a separate connection, from one thread, without collectives and without calls that wait for a
+key.
 """
 
 from __future__ import annotations
@@ -30,22 +31,25 @@ from ._service import Service
 from ._store_names import store_path
 from .adapters._stages import Told, tell_apart
 
-#: So often each path was opened by all ranks, by what its keys begin with; the same in every rank.
+#: How often each path was opened, by the prefix of its keys; the same on every rank.
 _opened: collections.Counter[str] = collections.Counter()
 
 
-#: more than a job can have
+#: more ranks than a job can have
 _WORLD_MAX = 1 << 20
 
 
 def node_ranks() -> int:
-    """How many of the job's ranks the launcher has started on this node; 0: it does not say."""
+    """The number of ranks that the launcher has started on this node; 0: unknown."""
     said = os.environ.get("LOCAL_WORLD_SIZE", "")
     return min(int(said), _WORLD_MAX) if said.isdecimal() else 0
 
 
 def join(path: str, distributed: bool | None, options: Options) -> Membership | None:
-    """All ranks of the job, which must call this alike; None: this process is alone."""
+    """
+    Meets the other ranks of the job. All ranks must call this with the same arguments. None: this
+    process is alone.
+    """
     group = find_group(distributed)
     if group is None:
         return None
@@ -59,8 +63,8 @@ def join_group(
     path: str, group: Group, timeout: float, *, also: str = "", remote: str = ""
 ) -> Membership:
     """
-    The ranks of a group, which must call this alike. `also`: where else one may have said that it
-    does not come. `remote`: where what this one commits goes on to.
+    Meets the ranks of a group. All of them must call this with the same arguments. `also`: another
+    prefix under which a rank may have written that it will not join. `remote`: the remote store.
     """
     with _coming(group, _path_prefix(path, group), path, timeout, also=also) as way:
         table = way.connect()
@@ -69,7 +73,7 @@ def join_group(
             others = (os.fsdecode(said[rank]) for rank in range(1, group.world))
             same_remote(path, [remote, *others])
         if table is None:
-            logger.info("%s: the ranks tell each other by files in the store", path)
+            logger.info("%s: the ranks communicate by files in the store", path)
         opening = way.opening(session)
         service = None if table is None else Service(table, path)
         return Membership(group.rank, group.world, session, service, opening, node_ranks())
@@ -78,7 +82,7 @@ def join_group(
 def join_nodes(
     path: str, group: Group, timeout: float, *, remote: str = "", lost_nodes: bool = False
 ) -> Membership:
-    """The ranks of a group, each with the store of its node, wherever that is there."""
+    """Meets the ranks of a group, each with the store of its node. Paths may differ by node."""
     with _coming(group, _nodes_prefix(group), path, timeout) as way:
         table = way.connect()
         place = place_of(path, "" if table else "with node_store " + _NO_CONNECTION)
@@ -96,8 +100,8 @@ def join_nodes(
 
 def meet(path: str, group: Group, timeout: float) -> tuple[Table, str]:
     """
-    The ranks of a group, which must call this alike, for something else than a store: a table, and
-    what the keys of this meeting begin with.
+    Meets the ranks of a group for something other than opening a store. All of them must call this
+    with the same arguments. Returns a table, and a prefix for keys of this meeting.
     """
     with _coming(group, _next_prefix(f"meeting{group.name}"), path, timeout) as way:
         table = way.connect() or Table(group.store)
@@ -106,39 +110,39 @@ def meet(path: str, group: Group, timeout: float) -> tuple[Table, str]:
 
 
 _NO_CONNECTION = (
-    "the ranks talk through the job's key-value store, and this version of torch gives no second "
-    "connection to it: install a newer one"
+    "the ranks communicate through the job's key-value store, and this version of torch cannot "
+    "make a second connection to it: install a newer one"
 )
 
 
 def _path_prefix(path: str, group: Group) -> str:
     name = os.path.abspath(path)
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
-    # Ranks that are in several groups have opened it more often than others.
+    # Ranks that are in several groups have opened it more often, so it is counted by group.
     return _next_prefix(f"{digest}{group.name}")
 
 
 def _nodes_prefix(group: Group) -> str:
-    # Not by the path, which may be another one on every node.
+    # Not by the path, which may differ by node.
     return _next_prefix(f"nodes{group.name}")
 
 
 def _any_prefix() -> str:
-    """Of every path: all ranks open them in the same order."""
+    """A prefix that does not depend on the path. All ranks open paths in the same order."""
     return _next_prefix("any")
 
 
 def _next_prefix(name: str) -> str:
     begin = f"libckpt/{name}"
     prefix = f"{begin}/{_opened[begin]}"
-    _opened[begin] += 1  # whatever becomes of it, on all ranks alike
+    _opened[begin] += 1  # also if the opening fails, so that it is the same on all ranks
     return prefix
 
 
 def _past_over(table: Table, prefix: str) -> str:
     """
-    The first at or after it that no rank has given up. Who gives one up has counted it, and so do
-    all others, however late they come to it: so all of them look for each other at the same one.
+    The first prefix, from this one on, that no rank has given up. The rank that gives one up counts
+    it, and so do all others, also if they arrive late. So all of them meet at the same prefix.
     """
     while table.read(f"{prefix}/over") is not None:
         begin, _, number = prefix.rpartition("/")
@@ -155,8 +159,9 @@ def open_all(
     names: Callable[[], Told | None] | None = None,
 ) -> Engine:
     """
-    An engine on all ranks or on none: who is missing would be waited for, and for long. It is in
-    `opened` then, whatever comes before it is returned. `names`: what this rank's modules have.
+    Opens an engine on all ranks or on none. It is added to `opened`, so that the caller can close
+    it even if an interrupt comes before the return. `names`: returns the names in the modules of
+    this rank.
     """
     opening = ranks.opening if ranks is not None else None
     opened = [] if opened is None else opened
@@ -178,15 +183,15 @@ def open_all(
     return opened[0]
 
 
-# A rank that does not come to it.
+# A rank that does not join.
 
 
 def refuse(
     path: Any, distributed: bool | None, error: BaseException, *, node_store: bool = False
 ) -> None:
     """
-    This rank will not join: the others, which wait for it, are told why. Raises nothing: there is
-    an error already.
+    Tells the other ranks, which wait for this one, that it will not join, and why. Raises nothing,
+    because the caller raises `error`.
     """
     try:
         group = find_group(distributed)
@@ -197,60 +202,59 @@ def refuse(
             name = store_path(path)
             if not node_store:
                 prefix, also = _path_prefix(name, group), prefix
-        except Exception:  # it is what is wrong, and not that of the others
+        except Exception:  # the path itself is wrong on this rank
             name = repr(path)
         way = _Way(group, prefix, name, 0, also=also)
         with contextlib.suppress(errors.NetworkError):
             way.connect()
         way.tell(error)
     except Exception as lost:
-        logger.warning("%s: the other ranks are not told: %s", path, first_line(lost))
+        logger.warning("%s: the other ranks cannot be told: %s", path, first_line(lost))
 
 
 def _tell_refusal(group: Group, table: Table, prefix: str, error: BaseException) -> None:
     said = {**json.loads(words(group.rank, error)), "at": time.time(), "start": _start()}
     table.write(f"{prefix}/refused", json.dumps(said).encode())
-    # A store may take what it does not get; it answers in turn, though.
+    # A write has no answer. The store answers in order, so a read confirms it.
     table.read(f"{prefix}/refused")
 
 
 def _is_news(error: BaseException) -> bool:
-    """False: the others have said it, or it is the end of a wait for them."""
+    """False: the error came from other ranks, or is a timeout of a wait for them."""
     if not isinstance(error, errors.CheckpointError):
         return True
     return error.rank is None and not isinstance(error, errors.WaitTimeoutError)
 
 
 class _Way:
-    """How far this rank has come to an opening, and so how the others can be told that it fails."""
+    """The meeting of the ranks, as seen by one: its progress decides how it reports a failure."""
 
     def __init__(
         self, group: Group, prefix: str, path: str, timeout: float, *, also: str = ""
     ) -> None:
-        # Without a connection of its own, only this thread and only now uses the default one.
+        # Without a separate connection, the default one is used, by this thread and only now.
         self._table = Table(group.store)
         self._group = group
         self._prefix = prefix
         self._also = also
         self._path = path
         self._timeout = timeout
-        #: there before another rank can go on with it, whatever comes then
+        #: the session, as soon as another rank may know it
         self._sessions: list[str] = []
-        #: refusals that were there when this rank came, by what their keys begin with
+        #: refusals that existed when this rank arrived, by the prefix of their keys
         self._found: dict[str, bytes | None] = {}
 
     def connect(self) -> Table | None:
-        """A connection of its own, if there can be one."""
+        """Makes a separate connection, if possible."""
         own = connect(self._group.store)
         self._table = own or self._table
         return own
 
     def agree(self, mine: bytes = b"") -> tuple[str, dict[int, bytes]]:
         """
-        Meets the others: a session that rank 0 has drawn and all ranks know. What an earlier start
-        of the job has left under the same keys is not taken for an answer: each rank draws a
-        number, which comes back with the session, and says that it has it. Rank 0 also gets what
-        each other rank gives as `mine`.
+        Meets the others. Returns the session, a random text of rank 0 that all ranks know, and on
+        rank 0 the `mine` of each other rank. Keys of an earlier start of the job are ignored: each
+        rank draws a nonce, rank 0 returns it with the session, and the rank acknowledges it.
         """
         try:
             return self._lead() if self._group.rank == 0 else (self._follow(mine), {})
@@ -273,13 +277,13 @@ class _Way:
         while missing:
             self._heed()
             if told and table.read(f"{prefix}/over") is not None:
-                # Those who were told wait for what becomes of this session.
-                raise self._give_up("another rank has waited for the others, and waits no longer")
+                # Ranks that know the session wait for its outcome.
+                raise self._give_up("another rank has waited for the others and has given up")
             if not told and self._go_on():
                 prefix = self._prefix
                 hellos.clear()
             for rank in missing:
-                # A rank that has just started overwrites what one before it has left.
+                # A rank of this start overwrites the key of an earlier start.
                 hello = table.read(f"{prefix}/hello/{rank}")
                 if hello is not None:
                     hellos[rank] = hello
@@ -308,7 +312,7 @@ class _Way:
         pause = Pause(self._timeout)
         while True:
             answer = table.read(f"{self._prefix}/answer/{rank}")
-            # Rank 0 may have said that it will not join, and answer in what it has opened next.
+            # Rank 0 may have refused this opening, and answer for the next one.
             self._heed()
             if answer is not None and answer.startswith(nonce):
                 session = answer[len(nonce) :]
@@ -321,7 +325,7 @@ class _Way:
                 raise self._give_up(f"rank {rank} has waited {self._timeout:g} s for rank 0")
 
     def _go_on(self) -> bool:
-        """Leaves what a rank has given up for the next. True: the others are looked for there."""
+        """Moves on if a rank has given up this prefix. True: the prefix has changed."""
         before = self._prefix
         self._prefix = _past_over(self._table, before)
         if self._also:
@@ -329,8 +333,8 @@ class _Way:
         return self._prefix != before
 
     def _give_up(self, what: str) -> errors.WaitTimeoutError:
-        """Nobody need wait here any more."""
-        # Who finds that the path's is over finds the other over as well.
+        """Tells the others to wait no longer, and returns the error."""
+        # In this order: a rank that finds the path's prefix given up finds the other one, too.
         for prefix in filter(None, (self._also, self._prefix)):
             self._table.put(f"{prefix}/over", str(self._group.rank).encode())
         return self._late(what)
@@ -339,14 +343,14 @@ class _Way:
         return late_error(f"{self._path}: {what}")
 
     def _heed(self) -> None:
-        """Raises what a rank has said that will not join."""
+        """Raises the error of a rank that will not join."""
         self._hear_refusal(self._prefix)
         if not self._also:
             return
         try:
             self._hear_refusal(self._also)
         except errors.CheckpointError:
-            # Who has no such path has not counted how often it was opened.
+            # The rank that refused did not know the path, and has not counted it.
             _opened[self._prefix.rpartition("/")[0]] -= 1
             raise
 
@@ -356,23 +360,23 @@ class _Way:
         said = {} if text is None else json.loads(text)
         if said.get("start") != _start():
             return
-        # What was there when this rank came may be of an earlier start, of which no launcher says
-        # that it was another one. The processes of that had ended before this one was started. If
-        # one does, it is believed: the clock of another host may be behind this one's.
+        # A refusal that existed when this rank arrived may be of an earlier start, if the launcher
+        # does not tell starts apart. The processes of an earlier start ended before this one began.
+        # If the launcher does, times are not compared: clocks of other hosts may be behind.
         now = time.time()
         since = _began() if _start() == _NO_START else now - self._timeout
         if text != first or since <= said["at"] <= now + self._timeout:
             raise failure(self._path, said)
 
     def opening(self, session: str) -> Opening:
-        """That of all who have met."""
+        """The opening of the ranks that have met."""
         prefix = f"{self._prefix}/{session}"
         return Opening(self._group, self._table, prefix, self._path, self._timeout)
 
     def tell(self, error: BaseException) -> None:
-        """Says to the others what this rank has failed with, wherever they are by now."""
+        """Tells the others the error of this rank, wherever they wait."""
         news, group = _is_news(error), self._group
-        # Whatever rank 0 ends with, those who know the session wait for what becomes of it.
+        # If rank 0 fails in any way, the ranks that know the session wait for its outcome.
         if self._sessions and (news or group.rank == 0):
             self.opening(self._sessions[0]).fail(error)
         if news:
@@ -393,7 +397,7 @@ class _Way:
 def _coming(
     group: Group, prefix: str, path: str, timeout: float, *, also: str = ""
 ) -> Iterator[_Way]:
-    """Tells the others what comes in between, unless it is what they have said or wait for."""
+    """Tells the others of an exception in the block."""
     way = _Way(group, prefix, path, timeout, also=also)
     try:
         yield way
@@ -403,17 +407,17 @@ def _coming(
 
 
 _LAUNCHERS = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
-#: no launcher says
+#: _start() without a launcher
 _NO_START = " ".join("-" for _ in _LAUNCHERS)
 
 
 def _start() -> str:
-    """Tells this start of the job from others, as far as launchers say."""
+    """Identifies this start of the job, as far as the launcher tells."""
     return " ".join(os.environ.get(name, "-") for name in _LAUNCHERS)
 
 
 def _began() -> float:
-    """When this process was started, in seconds since the epoch; 0: not known."""
+    """The start time of this process, in seconds since the epoch; 0: unknown."""
     try:
         line = pathlib.Path("/proc/self/stat").read_text("utf-8", "replace")
         ticks = int(line.rpartition(")")[2].split()[19])

@@ -56,9 +56,9 @@ class ExistingSave(Save):
 
     def wait(self, level: str = "local", timeout: float | None = None) -> None:
         """
-        Returns at once, except for "remote": see Save.wait(). If it cannot be known whether the step
-        will be there (the remote store cannot be listed, or another rank copies it), a wait without
-        `timeout` raises WaitTimeoutError after an hour.
+        Returns at once, except for "remote": see Save.wait(). If it cannot be known whether the
+        step will be there (the remote store cannot be listed, or another rank copies it), a wait
+        without `timeout` raises WaitTimeoutError after an hour.
         """
         number, timeout = level_number(level), _seconds_or_none(timeout)
         self._guard()
@@ -97,7 +97,7 @@ class ExistingSave(Save):
         if not there or (options.remote_every and self._step % options.remote_every):
             what = "remote store" if number == lib.CKPT_LEVEL_REMOTE else "peer"
             raise errors.LevelError(
-                f"step {self._step} is copied to no {what}: wait for 'local'",
+                f"step {self._step} goes to no {what}: wait for 'local'",
                 code=lib.CKPT_ELEVEL,
                 step=self._step,
             )

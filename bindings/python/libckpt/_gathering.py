@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Something that all ranks do, each by itself: a name for it, and whether it went well on all."""
+"""Rendezvous: a name for something that all ranks do, and the result of all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._native import lib
 
 
 class Rendezvous:
-    """All ranks of the job make one and end it, in the same order."""
+    """All ranks of the job make one and call end(), in the same order."""
 
     def __init__(self, path: str, distributed: bool | None, timeout: float) -> None:
         self._path = path
@@ -23,9 +23,9 @@ class Rendezvous:
         self._group: Group | None = find_group(distributed)
         self._table: Table | None = None
         self._prefix = ""
-        #: no other rank uses what they share any more, or it has not come in time
+        #: no other rank uses the shared directory any more
         self.is_over = self._group is None
-        #: the same on all ranks, and another one each time
+        #: the same on all ranks, and different each time
         self.token = os.urandom(8).hex()
         if self._group is not None:
             self._table, self._prefix = meet(path, self._group, timeout)
@@ -33,14 +33,14 @@ class Rendezvous:
 
     @property
     def world(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return 1 if self._group is None else self._group.world
 
     def end(self, error: BaseException | None) -> errors.CheckpointError | None:
         """
-        Waits until all ranks have come to the end: then it `is_over`. What to raise if another
-        rank has failed; of several the first. Who is interrupted says so and waits for
-        nobody; if rank 0 is, the others do not wait for each other either.
+        Waits until all ranks have called this, and sets `is_over`. Returns the error to raise if
+        another rank has failed: that of the lowest. A rank that is interrupted tells the others and
+        does not wait. If rank 0 is interrupted, no rank waits.
         """
         group, table = self._group, self._table
         if group is None or table is None:
@@ -74,23 +74,23 @@ class Rendezvous:
 
     def is_last(self, peers: Sequence[int] = ()) -> bool:
         """
-        Where it is not over: says that this rank uses nothing any more that `peers` share, all
-        ranks if there are none. True if no rank of them does. Raises nothing: there is an error
-        already.
+        If it is not over: tells the others that this rank does not use the shared directory of
+        `peers` (empty: of all ranks) any more. True if no other of them uses it. Raises nothing,
+        because the caller has an error already.
         """
         group, table = self._group, self._table
         if group is None or table is None:
             return True
         try:
             table.write(self._key(f"gone/{group.rank}"), b"1")
-            # Who is last sees all of them.
+            # The last rank sees the keys of all.
             sharing = peers or range(group.world)
             return all(table.read(self._key(f"gone/{rank}")) for rank in sharing)
         except RuntimeError:
             return False
 
     def _end_early(self, table: Table, why: bytes) -> None:
-        """The others look nowhere else for what rank 0 says."""
+        """Rank 0 publishes its error under the key where the others wait for the result."""
         table.write(self._key("end"), json.dumps({**json.loads(why), "early": True}).encode())
 
     def _key(self, what: str) -> str:
@@ -108,7 +108,7 @@ class Rendezvous:
         return first
 
     def _hear(self, table: Table, group: Group, said: dict[int, bytes]) -> bytes | None:
-        """What the first rank that has failed says, or rank 0; None: not all have come."""
+        """The record of the lowest rank that has failed, or of rank 0; None: some are missing."""
         pause = Pause(self._timeout)
         while len(said) < group.world:
             for rank in range(1, group.world):

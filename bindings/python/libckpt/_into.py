@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting a value into a live object that others may hold."""
+"""into(): replaces the contents of a live object, to which other objects may refer."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 def is_array(value: Any) -> bool:
-    """True for an array of NumPy, and of no class that is derived of it."""
+    """True for a NumPy array, but not for a subclass."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and type(value) is numpy.ndarray
 
 
 def kind_of(value: Any) -> str:
-    """The name of a value's class, and of a module that of the one inside of wrappers."""
+    """The name of a value's class. For a module: of the module inside the wrappers."""
     return class_name(value) if is_module(value) else type(value).__qualname__
 
 
 def is_tensor(value: Any) -> bool:
-    """True for a tensor of torch."""
+    """True for a torch tensor."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -41,8 +41,8 @@ def _is_parameter(value: Any) -> bool:
 
 def into(live: Any, value: Any) -> Any:
     """
-    Puts a value into a live object that others may hold, where it has a content that can be
-    replaced; otherwise returns the value.
+    Replaces the contents of `live` with those of `value`, and returns `live`. If its contents
+    cannot be replaced, returns `value`.
     """
     if _is_parameter(live) and is_tensor(value) and _tensor_into(live, value):
         return live
@@ -62,7 +62,7 @@ def into(live: Any, value: Any) -> Any:
 
 
 def is_generator(value: Any) -> bool:
-    """True for a generator of random numbers that can be put back in place."""
+    """True for a random generator whose state can be restored in place."""
     plain, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
     torch = sys.modules.get("torch")
     return (
@@ -73,7 +73,7 @@ def is_generator(value: Any) -> bool:
 
 
 def generators_in(value: Any) -> Iterator[Any]:
-    """The generators that an object holds, by itself or in a dict, list or tuple."""
+    """The generators in the attributes of an object, also in a dict, list or tuple in one."""
     for item in getattr(value, "__dict__", {}).values():
         parts = item.values() if isinstance(item, dict) else item
         inner = parts if isinstance(item, (dict, list, tuple)) else (item,)
@@ -81,7 +81,7 @@ def generators_in(value: Any) -> Iterator[Any]:
 
 
 def keeper(generator: Any) -> Callable[[], object]:
-    """Puts a generator back to where it is now."""
+    """Returns a function that restores the present state of a generator."""
     plain, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
     if plain is not None and isinstance(generator, plain.Random):
         then: Any = generator.getstate()
@@ -130,7 +130,7 @@ def _generator_into(live: Any, value: Any) -> bool:
 
 
 def same_bits(a: Any, b: torch.Tensor) -> bool:
-    """True for tensors of one type and shape that are equal to the bit."""
+    """True for tensors of the same dtype and shape with equal bits."""
     import torch
 
     if not isinstance(a, torch.Tensor) or a.dtype != b.dtype or a.shape != b.shape:
@@ -139,7 +139,7 @@ def same_bits(a: Any, b: torch.Tensor) -> bool:
 
 
 def bits_of(value: torch.Tensor) -> torch.Tensor:
-    """The bytes of a tensor, one after the other."""
+    """The bytes of a tensor, contiguous."""
     import torch
 
     return memory_of(value).detach().contiguous().flatten().view(torch.uint8)

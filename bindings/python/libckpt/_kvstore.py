@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process group of a job, and the keys of its c10d store."""
+"""The process group of a job, and access to its key-value store (the store of c10d)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from . import _errors as errors
 from ._native import lib
 
-#: What compare_set() returns for a key that is not there. No record begins with a NUL.
+#: Returned by compare_set() for a key that does not exist. No value begins with a NUL.
 _ABSENT = b"\0absent"
 #: Timeout of the connections that libckpt makes. It covers the name lookup. glibc waits 5 s for an
 #: answer of a name server, and then asks again, so the timeout must allow for several answers that
@@ -20,26 +20,26 @@ TIMEOUT = timedelta(seconds=20)
 
 
 class Group(NamedTuple):
-    """The default process group of torch.distributed, or another one that saves by itself."""
+    """A process group: the default one of torch.distributed, or another one."""
 
     rank: int
     world: int
-    #: that of the default group
+    #: the c10d store of the default group
     store: Any
-    #: tells it from other groups; empty: the default one
+    #: distinguishes it from other groups; empty: the default group
     name: str = ""
 
 
 def find_group(distributed: bool | None) -> Group | None:
-    """The group that saves together; None: this process is alone."""
+    """The default group; None: this process is alone."""
     if distributed is False:
         return None
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         if distributed:
             raise ValueError(
-                "distributed=True, and torch.distributed has no default process group: call "
-                "init_process_group() first, or leave it out"
+                "distributed=True, but torch.distributed has no default process group: call "
+                "init_process_group() first, or leave `distributed` out"
             )
         return None
     world = int(dist.get_world_size())
@@ -51,7 +51,7 @@ def find_group(distributed: bool | None) -> Group | None:
 
 
 class Table:
-    """The keys of a c10d store, with calls that do not wait until somebody sets one."""
+    """The keys of a c10d store. No call waits until a key is set."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -59,35 +59,35 @@ class Table:
         self._many = extended is not None and bool(extended())
 
     def read(self, key: str) -> bytes | None:
-        """The value, if it is there. What compare_set() expects is not, so it changes nothing."""
+        """The value; None: no such key. compare_set() with a value that no key has only reads."""
         value: bytes = self._store.compare_set(key, _ABSENT, _ABSENT)
         return None if value == _ABSENT else value
 
     def get(self, keys: list[str]) -> list[bytes | None]:
-        """The values of those that are there."""
+        """The values; None for keys that do not exist."""
         if len(keys) > 1 and self._many and self._store.check(keys):
             return list(self._store.multi_get(keys))
         return [self.read(key) for key in keys]
 
     def put(self, key: str, value: bytes) -> bool:
-        """Gives a key its value, unless it has one. False: it has another."""
+        """Sets a key that does not exist. False: it exists with another value."""
         return self.first(key, value) == value
 
     def first(self, key: str, value: bytes) -> bytes:
-        """Gives a key its value, unless it has one; what it has then."""
+        """Sets a key that does not exist. Returns its value afterwards."""
         found: bytes = self._store.compare_set(key, b"", value)
         return found
 
     def swap(self, key: str, old: bytes, new: bytes) -> bool:
-        """Gives a key that has `old` (empty: none) another value. False: it has not."""
+        """Replaces the value `old` (empty: no such key). False: the key has another value."""
         return bool(self._store.compare_set(key, old, new) == new)
 
     def write(self, key: str, value: bytes) -> None:
-        """Gives a key its value, whatever it has."""
+        """Sets a key."""
         self._store.set(key, value)
 
     def drop(self, key: str) -> None:
-        """Forgets a key, where the store can."""
+        """Deletes a key, if the store supports that."""
         try:
             self._store.delete_key(key)
         except NotImplementedError:
@@ -99,7 +99,7 @@ class Table:
 
 
 def connect(store: Any) -> Table | None:
-    """A table on a connection of its own; None where this torch or this store cannot give one."""
+    """A table on a new connection; None if this version of torch or this store has none."""
     try:
         own = second(store)
         if own is None:
@@ -120,10 +120,10 @@ def connect(store: Any) -> Table | None:
 
 
 def second(store: Any) -> Any:
-    """Another connection to the store; None: there is none to be had."""
+    """Another connection to the store; None: not possible."""
     if hasattr(store, "clone"):
         return store.clone()
-    # Before torch had that: the server below, by its address.
+    # An older torch: connect to the server of the innermost store, by its address.
     while hasattr(store, "underlying_store"):
         store = store.underlying_store
     if not hasattr(store, "host") or not hasattr(store, "port"):
@@ -136,6 +136,6 @@ def second(store: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of torch says, which has frames below that."""
+    """The first line of an error of torch. The other lines are stack frames."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

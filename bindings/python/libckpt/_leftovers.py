@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank leaves of a step to the other ranks, and what it takes of theirs."""
+"""What a rank does not take of a step, and other ranks must take: stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .adapters._holders import are_in_stages
 
 class Leftovers:
     """
-    Of one rank that resumes. It may leave what another one takes, as stages of a pipeline do when
-    they are cut anew. What no rank takes is lost, and refused.
+    For one rank that resumes. If the stages of a pipeline have changed, it may leave tensors that
+    another rank takes. Tensors that no rank takes would be lost, so that is refused.
     """
 
     def __init__(
@@ -37,36 +37,39 @@ class Leftovers:
         self._origin = origin
         self._stored = stored
         self._differences = differences
-        #: each rank has to do with what it has saved, and no other's
+        #: each rank restores what it saved itself, and nothing else
         self.apart = apart
         self._shared = False
         self._state: dict[str, Any] = {}
-        #: an answer of may_leave()
+        #: result of may_leave(), once known
         self._may_leave: bool | None = None
-        #: this rank takes what others had, or leaves what it had
+        #: this rank takes what another rank had, or leaves what it had
         self.restaged = False
-        #: tensors under keys of the state that the user lets go
+        #: tensors that no rank must take, because the user tolerates it
         self._let_go: set[str] = set()
-        #: names of what is left to others, and of what is taken, beside tensors
+        #: names of things other than tensors that are left to others, and that are taken
         self.left: set[str] = set()
         self.taken: set[str] = set()
 
     def begin(self, state: dict[str, Any], *, shared: bool) -> None:
-        """`shared`: there are other ranks, which may take what this one leaves."""
+        """`shared`: there are other ranks that may take what this one leaves."""
         self._shared, self._state = shared and not self.apart, state
 
     def leave(self, name: str) -> None:
-        """Another rank may take it. What the user lets go makes no other stage of this rank."""
+        """
+        Notes that another rank must take it. A name that the user tolerates does not mean that this
+        rank is another stage.
+        """
         self.restaged |= not self._differences.tolerates(name)
 
     def may_leave(self) -> bool:
-        """True if another rank may take of modules and optimizers what this one leaves."""
+        """True if another rank may take what this one leaves of modules and optimizers."""
         if self._may_leave is None:
             self._may_leave = self._shared and self._is_in_stages()
         return self._may_leave
 
     def _is_in_stages(self) -> bool:
-        """True if ranks have other names than this one, here or in the step, as far as it sees."""
+        """True if this rank can see that ranks have different names, now or in the step."""
         if self._reader.engine.stages:
             return True
         modules = (one.value for one in find_specials(self._state) if is_module(one.value))
@@ -76,33 +79,33 @@ class Leftovers:
         return not self._seen().issuperset(self._all())
 
     def _all(self) -> set[str]:
-        """The tensors of the step, but those of which each rank has its own."""
+        """The tensors of the step, without those that are each rank's own."""
         homes = {what.home for what in self._stored.values() if what.here}
         return {home for home in homes if not is_own(home)}
 
     def _seen(self, *, parts: bool = True) -> set[str]:
-        """Those that this rank's view has; `parts`: with those of modules and optimizers."""
+        """Tensors in the view of this rank; `parts`: with those of modules and optimizers."""
         meta = self._origin.meta
         assert meta is not None
         names = chain(references(meta["state"], parts=parts), references(meta["rng"]))
         return {self._stored[name].home for name, _ in names if name in self._stored}
 
     def _rest(self) -> set[str]:
-        """What of the step this rank neither takes nor refuses to leave."""
+        """Tensors of the step that this rank does not take, and that another rank may take."""
         taken = {self._stored[name].home for name in self._reader.taken}
         rest = {what.home for what in self._stored.values() if what.here} - taken
         rest = {home for home in rest if not is_own(home)} - self._let_go
         return rest - self._seen(parts=not self.may_leave()) if rest else rest
 
     def let_go(self, node: Json) -> None:
-        """The user lets it go."""
+        """No rank must take the tensors of this node, because the user tolerates it."""
         names = (name for name, _ in references(node))
         self._let_go.update(self._stored[name].home for name in names if name in self._stored)
 
     def tell(self, takers: Takers | None) -> None:
         """
-        Tells the others what this rank takes. If there are none, what it does not take is lost;
-        raises MismatchError.
+        Tells the other ranks what this rank takes. If there are none, raises MismatchError for what
+        it does not take.
         """
         if self.apart:
             return
@@ -117,27 +120,29 @@ class Leftovers:
         else:
             try:
                 takers.tell_all()
-            except NetworkError as error:  # only a rank that leaves something needs to know of it
+            except NetworkError as error:  # only matters if another rank leaves something
                 logger.warning(
-                    "%s: the others do not hear of it: %s", self._differences.where, error
+                    "%s: the other ranks are not told what this rank takes: %s",
+                    self._differences.where,
+                    error,
                 )
 
     def _note_lost(self, name: str, text: str) -> bool:
-        """Notes what no rank takes. True: it may be."""
+        """Notes a tensor that no rank takes. True: the user tolerates it."""
         if self._differences.lets_go(name):
             self._differences.pass_over("unexpected", text)
             return True
         return self._differences.problem("unexpected", text, name)
 
     def check_lost(self, takers: Takers) -> None:
-        """Raises MismatchError for what no rank has taken. All ranks have read."""
+        """Called when all ranks have read. Raises MismatchError for what no rank has taken."""
         if self.apart:
             return
         try:
             tensors, others = takers.lost(lambda: sorted(self._all()))
         except NetworkError as error:  # the other ranks go on
             self._differences.say(
-                f"whether a rank takes all that the others leave is not known: {error}"
+                f"it is not known whether the ranks together take everything: {error}"
             )
             return
         texts = {name: f"{name} (written by rank {self._stored[name].rank})" for name in tensors}
@@ -150,8 +155,8 @@ class Leftovers:
         where = self._differences.where
         raise MismatchError(
             f"{where}: no rank takes what {self._reader.world} ranks have saved: {some}{more}. The "
-            "ranks have read their tensors, and nothing else was changed. See that the stages "
-            "together have all that the step has, or let what is gone be so: "
+            "tensors of the state were overwritten, and nothing else was changed. Make sure that "
+            "the stages together have everything that the step has, or tolerate what is gone: "
             'resume(tolerate=["head.*"]), resume(strict=False).',
             step=where.step,
             rank=where.rank,

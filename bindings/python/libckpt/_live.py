@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the restores of modules, optimizers and other objects share: memory, names, differences."""
+"""Live: memory, names and differences of a restore, for modules, optimizers and objects."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 class Live:
     """
-    One restore: what the step has and where it goes. ModuleLoad, OptimizerLoad and ObjectLoad find
-    memory with it, and note what does not fit.
+    One restore. ModuleLoad, OptimizerLoad and ObjectLoad assign memory with it, and note what does
+    not fit.
     """
 
-    #: it needs nothing of what other ranks have saved
+    #: it needs nothing that other ranks have saved
     _ALONE = False
 
     def __init__(
@@ -48,33 +48,33 @@ class Live:
         self._reader = reader
         self._exact = exact
         self._kept_before = kept
-        #: settings that the step does not have, and that stay
+        #: settings that are not in the step and keep their values
         self.stayed: set[Path] = set()
-        #: the generator of a loader has
+        #: the generator of a loader has kept its state
         self.generator_stayed = False
-        #: whose view of the step it is
+        #: the rank whose view of the step is restored
         self.origin = origin
         where = Where(reader.step, reader.engine.rank, reader.engine.world)
         self.differences = Differences(where, tolerated)
-        #: nodes that have no place in the live state, and are left out
+        #: nodes that have no place in the live state and are ignored
         self._left: set[int] = set()
-        #: objects that get another rank's state though they may have had another on each
+        #: objects that get the state of another rank, and may have differed by rank
         self.borrowed: list[str] = []
-        #: values of a rank that was not there
+        #: values that keep their state, because no rank of this number saved the step
         self.kept: list[str] = []
         self._stored = reader.stored(origin.meta, own_buffers=origin.own_buffers)
         away = any(reader.away(rank) is not None for rank in range(reader.world))
         apart = away or reader.engine.options.node_store
-        #: what other ranks may have had, or take
+        #: what this rank leaves to other ranks, and what it takes of them
         self.leftovers = Leftovers(reader, origin, self._stored, self.differences, apart=apart)
         state = (origin.meta or {}).get("state")
         closed = apart or self._ALONE
         self.views = Views(reader, self._stored, origin.rank, state, closed=closed)
-        #: objects of which only they know what is in them: the nodes, and where
+        #: objects whose contents are opaque: node, object and path
         self.unknown: list[tuple[Json, Any, Path]] = []
-        #: the ranks that had the parameters of optimizers, where another rank's are taken
+        #: the ranks from which optimizers take parameters of another stage
         self.owners: list[int] = []
-        #: optimizers whose groups have other numbers now
+        #: optimizers whose groups have other numbers than in the step
         self.renumbered: list[str] = []
         self._memory = Memory(reader, self._stored)
         self.places = Places(
@@ -88,26 +88,26 @@ class Live:
         self._decoder = Decoder(self._memory.get, allow_pickle=allow_pickle)
         self._local = set((origin.meta or {}).get("local") or ())
         self._names: dict[int, str] = {}
-        #: names of tensors that go to memory of the state
+        #: names of tensors that are read to memory of the state
         self._bound: set[str] = set()
-        #: other objects that have been restored
+        #: other objects that were restored
         self.objects: list[Any] = []
-        #: loaders that have been, where they are, and which epochs they were told
+        #: loaders that must begin, their paths, and their epochs
         self.begun: list[tuple[Any, Path, dict[str, int]]] = []
-        #: puts generators back, again, when nothing draws from them any more
+        #: calls that restore generators again, at the end
         self.late: list[Callable[[], object]] = []
-        #: tensors and arrays in containers that cannot take bytes, and are replaced
+        #: ids of tensors and arrays that are replaced, because they cannot be written to
         self._replaced: set[int] = set()
 
     def problem(self, kind: str, text: str, name: str | None = None) -> bool:
-        """Notes a difference; True: it may be. See Differences."""
+        """Notes a difference. True: it is tolerated. See Differences.problem()."""
         return self.differences.problem(kind, text, name)
 
     def _problem_at(self, kind: str, path: Path, what: str = "{}") -> bool:
         return self.problem(kind, what.format(path_text(path)), path_name(path))
 
     def stays(self, text: str, path: Path) -> bool:
-        """True, and a word of it, for a setting that the step does not have, and that stays."""
+        """True if a setting that is not in the step keeps its value. Notes that."""
         may = not self._exact or path in self._kept_before
         if not may and not self.differences.tolerates(path_name(path)):
             return False
@@ -117,11 +117,11 @@ class Live:
 
     @property
     def origin_rank(self) -> int:
-        """The rank whose view of the step this is."""
+        """The rank whose view of the step is restored."""
         return self.origin.rank
 
     def stored(self, name: object) -> Stored:
-        """What the step says of a name."""
+        """The tensor of that name in the step."""
         return self._memory.stored(name)
 
     def holds(self, *names: str) -> bool:
@@ -129,37 +129,37 @@ class Live:
         return all(name in self._stored for name in names)
 
     def reshard(self, module: torch.nn.Module) -> None:
-        """Puts sharded parameters back where whole ones stand in their place."""
+        """Reshards parameters of fully_shard() that are unsharded."""
         reshard(module)
 
     def name_tensors(self, pairs: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Names under which optimizers know parameters."""
+        """Adds names of parameters, for optimizers."""
         for name, tensor in pairs:
             self._names.setdefault(id(tensor), name)
 
     def is_local(self, name: str) -> bool:
-        """True for state of an optimizer that was kept as a part, as the parameter's is."""
+        """True for optimizer state that was saved as a local part of the parameter's layout."""
         return name in self._local or name in self.views.local
 
     def refuse_parts(self, prefix: str, found: Found) -> None:
-        """Notes what other ranks had a part of that suits no other one."""
+        """Notes tensors of which other ranks had parts that fit only these ranks."""
         for name, rank in found.parts:
             self.problem(
                 "changed",
-                f"{prefix}{name} was rank {rank}'s part of tensors in a wrapper, which comes back "
-                "to that rank of as many ranks only",
+                f"{prefix}{name} was the part of rank {rank} of wrapped tensors, which can be "
+                "restored only to that rank, on the same number of ranks",
                 prefix + name,
             )
 
     def note_united(self, where: str, united: United) -> None:
-        """Of an optimizer that has what several ranks had, or another than this one."""
+        """Notes that an optimizer takes state of other ranks."""
         self.owners += (rank for rank in united.ranks if rank not in self.owners)
         self.renumbered += [where] * united.renumbered
 
     # Memory.
 
     def want(self, node: Json, path: Path) -> None:
-        """Memory for everything that a node without a place in the live state mentions."""
+        """Allocates memory for all tensors that a node mentions."""
         if mentions(node, *SPECIAL_TAGS):
             if self._problem_at("unexpected", path, "the objects in {}"):
                 self._left.add(id(node))
@@ -170,7 +170,7 @@ class Live:
             self._memory.want(name, kind)
 
     def fits(self, stored: Stored, live: torch.Tensor, where: str) -> bool:
-        """True if the live tensor can take the bytes; otherwise a problem is noted."""
+        """True if the live tensor can take the bytes. Otherwise notes a problem."""
         if wraps(live):
             text = f"{where} is a {kind_of(live)}, which wraps tensors, and was {stored}"
             self.problem("changed", text, where)
@@ -184,47 +184,47 @@ class Live:
         return False
 
     def bind(self, name: str, tensor: torch.Tensor, like: torch.Tensor | None = None) -> None:
-        """The tensor of that name, or the box of it that `like` is, goes to this memory."""
+        """The tensor of that name, or the box of it that `like` is, is read to this memory."""
         what = describe(tensor, like)
         check_place(what, name)
         self._bound.add(name)
         self._reader.bind(name, what, tensor)
 
     def differs(self, loaded: Any, given: torch.Tensor) -> bool:
-        """True if an object has another tensor than its load_state_dict() was given."""
+        """True if an object has a tensor that differs from what it was given to load."""
         return not same_bits(loaded, given)
 
     def check_kept(self, tensor: torch.Tensor) -> None:
-        """Raises for a tensor that is to be replaced, and that an optimizer holds."""
+        """Raises for a tensor that would be replaced and that an optimizer holds."""
         if id(tensor) in self._replaced:
             check_place(describe(tensor), self._names[id(tensor)])
 
     def empty(self, stored: Stored, device: torch.device | str) -> torch.Tensor:
-        """Memory that an optimizer has not made yet."""
+        """Memory for optimizer state that does not exist yet."""
         import torch
 
         dtype = _dtypes.torch_type(stored.dtype)
         return torch.empty(stored.shape, dtype=dtype, device=device)
 
     def empty_like(self, stored: Stored, parameter: torch.Tensor) -> torch.Tensor:
-        """The same, which lies as the parameter does."""
+        """The same, with the layout of the parameter."""
         found: torch.Tensor = empty_like(parameter, _dtypes.torch_type(stored.dtype))
         return found
 
     def want_tensor(self, name: str, device: torch.device | None = None) -> torch.Tensor:
-        """Fresh memory for a tensor."""
+        """New memory for a tensor."""
         fresh: torch.Tensor = self._memory.want(name, "torch", device)
         return fresh
 
     def want_like(self, name: str, live: torch.Tensor) -> torch.Tensor:
-        """Fresh memory for a tensor, spread over the ranks as the live one is."""
+        """New memory for a tensor, distributed over the ranks like the live one."""
         return self._memory.want_like(name, live)
 
     def want_part(self, node: Json, value: Any) -> bool:
-        """True if `value` is spread over ranks, and gets memory like its own."""
+        """True if `value` is distributed over ranks. Then memory of its layout is allocated."""
         return want_part(self._memory, node, value)
 
     def decode(self, node: Json, path: Path) -> Any:
-        """The value of a node for what stands at `path`; only after reading."""
+        """Decodes the value of a node for `path`. Only after reading."""
         with placed(path):
             return self._decoder.decode(node)

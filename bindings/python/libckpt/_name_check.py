@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether the ranks of a job mean the same tensors by the same names, where every node has a store of
-its own, so that no rank can read what all have described.
+Checks that the same name means the same tensor on all ranks, if every node has its own store. No
+rank can then read the descriptions of all ranks.
 
-What all ranks must have alike is compared at every save. This is about names that only some ranks
-have. At its first save a rank puts what it means by them into the job's key-value store, unless one
-that means the same has done so, and looks at what others have put there before. So nobody waits for
-another, and of two that differ the later one finds out. The first few that mean something else are
-read whole by all who come after them; who comes later puts every name there by itself, so that what
-it costs grows with the names and not with the pairs of ranks. One that finds out then gives the
-engine other words than rank 0 does for what all ranks have alike, which fails the step for all.
+Tensors that all ranks must have are compared at every save. This is about names that only some
+ranks have. At its first save a rank writes the meanings of its names to the job's key-value store,
+unless a rank with the same meanings has done so, and reads what other ranks have written before. So
+no rank waits for another, and of two that differ the later one finds it. The first few different
+lists are read whole by all later ranks. Later ranks write every name as a key of its own, so the
+cost grows with the names and not with the pairs of ranks. A rank that finds a difference gives the
+engine other common words than rank 0, which fails the step for all ranks.
 """
 
 from __future__ import annotations
@@ -31,20 +31,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds that a store of keys may take, which may hang, before this is left to who reads the step.
+#: Seconds that the key-value store may take. It may hang. After that the comparison is left out,
+#: and a reader of the step may find the difference.
 _PATIENCE = 10.0
-#: Bytes of what others have put there that a rank looks at.
+#: Most bytes of other ranks' lists that a rank reads.
 _MOST = 256 << 20
 
-#: So many lists of names are read whole.
+#: Number of lists that are read whole.
 _FEW = 16
 
-#: What a rank means by its names: "F32 [8, 8]", or "another name of 'w'".
+#: The meanings of a rank's names: "F32 [8, 8]", or "another name of 'w'".
 Meanings = dict[str, str]
 
 
 def difference(mine: Meanings, rank: int, others: Meanings, other: int) -> str | None:
-    """What two ranks mean different things by; None: nothing."""
+    """The message if two ranks have different meanings of a name; None: they have not."""
     for name in sorted(mine.keys() & others.keys()):
         if mine[name] != others[name]:
             return (
@@ -56,23 +57,23 @@ def difference(mine: Meanings, rank: int, others: Meanings, other: int) -> str |
 
 
 class Compared(NamedTuple):
-    """What a save has looked at."""
+    """The result of the comparison of one save."""
 
     meanings: Meanings
-    #: put for it into the job's key-value store
+    #: keys that it has written to the job's key-value store
     keys: list[str]
-    #: what this rank and another differ in; None: it knows of nothing
+    #: the difference between this rank and another; None: none was found
     why: str | None = None
 
 
 class _GivenUpError(Exception):
-    """Nobody waits for it any more."""
+    """The caller has stopped waiting."""
 
 
 class _Puts:
     """
-    What a save puts into the job's key-value store, until nobody waits for it any more. What is
-    there by then is dropped when the save is committed, and what comes later is dropped here.
+    The keys that a save writes to the job's key-value store. Keys written before the caller stops
+    waiting are deleted when the save is committed. Keys written later are deleted here.
     """
 
     def __init__(self, table: Table, keys: list[str]) -> None:
@@ -82,9 +83,9 @@ class _Puts:
 
     @contextlib.contextmanager
     def one(self, key: str) -> Iterator[None]:
-        """Around what puts it there."""
+        """For the call that writes the key."""
         self._stop()
-        self._keys.append(key)  # it may be there though no answer comes
+        self._keys.append(key)  # it may be written even if the call fails
         try:
             yield
         finally:
@@ -93,7 +94,7 @@ class _Puts:
         self._stop()
 
     def not_mine(self) -> None:
-        """The last one is another's."""
+        """The last key was written by another rank."""
         self._keys.pop()
 
     def _stop(self) -> None:
@@ -102,19 +103,19 @@ class _Puts:
 
 
 class Names:
-    """What the ranks of a job mean by their names, as one of them sees it."""
+    """The comparison of names, on one rank."""
 
     def __init__(self, table: Table, prefix: str, rank: int) -> None:
         self._table = table
         self._prefix = f"{prefix}/names"
         self._rank = rank
-        #: what was compared, in a save that was committed
+        #: meanings that a committed save has compared
         self._known: Meanings | None = None
 
     def compare(self, meanings: Meanings, where: str) -> Compared:
-        """Whether this rank and another differ. `where`: the save."""
+        """Compares the names of this rank with those of others. `where`: key of the save."""
         found = Compared(meanings, [])
-        # One that has not changed is mostly the same object.
+        # Unchanged meanings are usually the same object.
         if not meanings or meanings is self._known or meanings == self._known:
             return found
         puts = _Puts(self._table, found.keys)
@@ -133,7 +134,7 @@ class Names:
             if not first:
                 puts.not_mine()
         if not first:
-            return None  # somebody else looks for all that mean the same
+            return None  # another rank with the same meanings compares them
         before = table.read(f"{place}/list") or b""
         if not _is_full(before):
             with puts.one(f"{place}/{digest}/all"):
@@ -147,7 +148,7 @@ class Names:
         return why
 
     def _enlist(self, place: str, before: bytes, mine: bytes, puts: _Puts) -> bytes:
-        """Says that it has come, if it is one of the first; those that have come before it."""
+        """Adds this list to the first few, if there is room. Returns the earlier ones."""
         key = f"{place}/list"
         while not _is_full(before):
             if before:
@@ -163,7 +164,7 @@ class Names:
         return before
 
     def _read_few(self, meanings: Meanings, place: str, lists: bytes) -> str | None:
-        """What this rank and one of those that have come first differ in."""
+        """The difference between this rank and one of the first few lists."""
         size = 0
         for line in lists.splitlines():
             other, theirs = json.loads(line)
@@ -179,7 +180,7 @@ class Names:
         return None
 
     def _claim(self, meanings: Meanings, place: str, puts: _Puts) -> str | None:
-        """What this rank and one that has come as late as it has differ in."""
+        """The difference between this rank and another one after the first few."""
         for name, meaning in sorted(meanings.items()):
             short = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16)
             key = f"{place}/name/{short.hexdigest()}"
@@ -197,7 +198,7 @@ class Names:
         return None
 
     def committed(self, compared: Compared) -> None:
-        """The save was that has looked at it: the ranks agree, and all of them have looked."""
+        """The save is committed: all ranks have compared, and agree."""
         self._known = compared.meanings
         keys = compared.keys.copy()
 
@@ -209,7 +210,7 @@ class Names:
             self._limited(drop, "what the ranks have said of their names stays", logging.DEBUG)
 
     def why(self, where: str) -> str | None:
-        """What a rank has found out in that save."""
+        """The difference that a rank has found in that save."""
 
         def read() -> str | None:
             text = self._table.read(f"{self._prefix}/why")
@@ -227,8 +228,8 @@ class Names:
         given_up: threading.Event | None = None,
     ) -> T | None:
         """
-        Calls it on a thread that may be left behind: a store that hangs has no deadlines. `without`
-        is logged if it fails, and `given_up` set when the thread is left behind.
+        Makes a call on a thread that is abandoned after a timeout, because a store that hangs has
+        no timeouts. `without`: logged if it fails. `given_up`: set when the thread is abandoned.
         """
         found: list[T | None] = []
 

@@ -197,7 +197,7 @@ def _with_way_out(engine: Engine, error: OtherNodeError, opening: bool) -> Other
         if options.lost_nodes:
             error.message += (
                 "; lost_nodes=True passes over a step only if the store of a node has no file of "
-                "it: start as many nodes as have saved it, with an empty store for each that was lost"
+                "it: start as many nodes as have saved it, with an empty store for each lost one"
             )
             if options.remote:
                 error.message += (

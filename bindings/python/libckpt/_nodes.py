@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which node a rank is on, and who shares its store, where every node has a store of its own."""
+"""With a store on every node: the node of each rank, and which ranks share a store."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import os
 import pathlib
 from typing import NamedTuple
 
-#: Bytes of a node's name in a manifest.
+#: Most bytes of a node's name in a manifest.
 _NAME_MAX = 64
-#: Devices and inodes say the same to processes that share a kernel, and nothing to others.
+#: Identifies the kernel. Device and inode numbers identify a directory within one kernel only.
 _KERNEL = "/proc/sys/kernel/random/boot_id"
-#: A directory is a store when it has this.
+#: The file that makes a directory a store.
 _MARKER = "ckpt.json"
 
 
 def given_name() -> str:
-    """What the user has named this node; empty: nothing."""
+    """The name of this node in the environment; empty: none."""
     return os.environ.get("LIBCKPT_NODE", "")
 
 
 def node_name() -> str:
-    """What the manifests call this node."""
+    """The name of this node in manifests."""
     return given_name() or os.uname().nodename or "unknown"
 
 
 class Place(NamedTuple):
-    """Where one rank's store is, as it tells it to rank 0."""
+    """Where the store of a rank is, as the rank tells rank 0."""
 
     node: str
     path: str
-    #: which directory that is, for processes of one kernel; empty: not known
+    #: identifies the directory within one kernel; empty: unknown
     directory: str
-    #: why it cannot be; empty: it can
+    #: why there can be no store; empty: there can
     trouble: str = ""
-    #: of that, as the system has it; 0: the user is to mend it
+    #: the system error of that; 0: an error of the user
     errno: int = 0
-    #: there is a store
+    #: a store exists
     made: bool = False
-    #: where what this rank commits goes on to; empty: nowhere
+    #: the remote store; empty: none
     remote: str = ""
-    #: what only lost nodes had is given up
+    #: the argument of the Checkpointer
     lost_nodes: bool = False
 
     def encode(self) -> bytes:
@@ -52,12 +52,12 @@ class Place(NamedTuple):
 
     @staticmethod
     def decode(data: bytes) -> Place:
-        """What encode() gave."""
+        """Reads the result of encode()."""
         return Place(*json.loads(data))
 
 
 def place_of(path: str, trouble: str = "") -> Place:
-    """This rank's, of a store at `path`."""
+    """The place of this rank's store, which is at `path`."""
     name = node_name()
     if len(name.encode("utf-8", "replace")) > _NAME_MAX or not name.isprintable():
         trouble = trouble or (
@@ -66,7 +66,7 @@ def place_of(path: str, trouble: str = "") -> Place:
         name = "unknown"
     made = os.path.lexists(os.path.join(path, _MARKER))
     place = Place(name, os.path.abspath(path), _directory(path), trouble, made=made)
-    # Who cannot open it at all could tell nobody, and the others would wait.
+    # A rank that cannot open the store must say so here, or the others would wait for it.
     number = 0 if trouble else _why_closed(path)
     if number:
         what = f"the store {place.path} cannot be opened: {os.strerror(number)}"
@@ -75,7 +75,7 @@ def place_of(path: str, trouble: str = "") -> Place:
 
 
 def _why_closed(path: str) -> int:
-    """Why nothing could be written there; 0: there is no such reason."""
+    """The system error if the directory cannot be written to; 0: none."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         where = path
@@ -90,8 +90,8 @@ def _why_closed(path: str) -> int:
 
 def _directory(path: str) -> str:
     """
-    By the directory that it is in: other ranks may ask before it is made, or after. One that others
-    are mounted on has been there before.
+    Identifies the directory by its parent, because other ranks may ask before it exists, or after.
+    A mount point exists before, and is identified by itself.
     """
     real = os.path.realpath(path)
     parent, name = os.path.split(real)
@@ -102,16 +102,16 @@ def _directory(path: str) -> str:
             here = os.stat(real)
             if here.st_dev != above.st_dev:
                 above, name = here, ""
-    except OSError:  # whoever opens it says what is wrong
+    except OSError:  # opening the store will raise the error
         return ""
     return f"{kernel}/{above.st_dev}/{above.st_ino}/{name}"
 
 
 def different_remotes(first: str, rank: int, other: str) -> str:
-    """What is wrong when rank 0 has the first, and another rank another one."""
+    """The message if rank 0 and another rank have different remote stores."""
     return (
-        f"rank 0 has {_named(first)}, and rank {rank} {_named(other)}: the ranks of a job have one "
-        "remote store, or none"
+        f"rank 0 has {_named(first)}, and rank {rank} {_named(other)}: all ranks must have the "
+        "same remote store, or none"
     )
 
 
@@ -120,7 +120,7 @@ def _named(remote: str) -> str:
 
 
 class Refusal(NamedTuple):
-    """Why the ranks of a job cannot have a store on each node."""
+    """Why the stores of the nodes are refused."""
 
     rank: int
     why: str
@@ -128,8 +128,8 @@ class Refusal(NamedTuple):
 
 
 def refusal(places: list[Place]) -> Refusal | None:
-    """What is wrong with these ranks' places, in the order of the ranks; None: nothing."""
-    #: of a node its directory, of a directory its node, and the first rank that has said so
+    """Checks the places, in the order of the ranks. None: they are good."""
+    #: by node its directory, by directory its node, each with the first rank that has it
     nodes: dict[str, tuple[str, int]] = {}
     directories: dict[str, tuple[str, int]] = {}
     for rank, place in enumerate(places):
@@ -151,22 +151,22 @@ def refusal(places: list[Place]) -> Refusal | None:
                 rank,
                 f"ranks {first} and {rank} are both on node {place.node!r}, and their stores "
                 f"({places[first].path}, {place.path}) are two directories: give the ranks of a "
-                "node one directory, and each node a name of its own (LIBCKPT_NODE in the "
-                "environment, if its host has none)",
+                "node the same directory, and each node a different name (LIBCKPT_NODE in the "
+                "environment, if host names are equal)",
             )
         node, first = directories.setdefault(place.directory, (place.node, rank))
         if node != place.node:
             return Refusal(
                 rank,
-                f"ranks {first} and {rank} have one directory for their stores ({place.path}), and "
-                f"are on nodes {node!r} and {place.node!r}: leave node_store out for a store that "
-                "all share, or give those ranks one LIBCKPT_NODE",
+                f"ranks {first} and {rank} have the same directory for their stores "
+                f"({place.path}), and are on nodes {node!r} and {place.node!r}: leave node_store "
+                "out for a shared store, or give these ranks the same LIBCKPT_NODE",
             )
     return None
 
 
 def peers_by_node(places: list[Place]) -> dict[str, list[int]]:
-    """The ranks of each node, which share its store, in their order."""
+    """The ranks of each node, in ascending order."""
     found: dict[str, list[int]] = {}
     for rank, place in enumerate(places):
         found.setdefault(place.node, []).append(rank)

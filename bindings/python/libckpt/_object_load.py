@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Putting an object back that has a state_dict() of its own."""
+"""Restores an object by its load_state_dict()."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ObjectLoad:
-    """What an object gets."""
+    """The restore of one object."""
 
     def __init__(self, live: Live, node: dict[str, Json], value: Any, path: Path) -> None:
         self._live = live
@@ -33,14 +33,14 @@ class ObjectLoad:
         self._generator: torch.Generator | None = None
 
     def match(self) -> bool:
-        """Finds memory for it. False: it stays as it is."""
+        """Allocates memory for its state. False: the object keeps its state."""
         live, value, path = self._live, self._value, self._path
         if self._node["class"] != kind_of(value):
             text = f"{path_text(path)} is a {kind_of(value)}, and was a {self._node['class']}"
             if type(value).__module__.startswith("torch."):
                 live.problem("changed", text)
                 return False
-            logger.warning("%s: its load_state_dict() is called all the same", text)
+            logger.warning("%s: its load_state_dict() is called with it anyway", text)
         if not live.origin.whole and not self._of_this_rank():
             return False
         node = self._node
@@ -56,7 +56,7 @@ class ObjectLoad:
         return True
 
     def _match_generator(self) -> None:
-        """That of a loader."""
+        """Assigns memory for the generator of a loader."""
         live, generator = self._live, generator_of(self._value)
         if generator is not None and "generator" not in self._node:
             live.differences.stays(f"the generator of {path_text(self._path)}")
@@ -69,7 +69,7 @@ class ObjectLoad:
             live.differences.say(text)
 
     def _want_like(self, node: Json, value: Any, path: Path) -> None:
-        """Memory for what it is to be given; what it has spread over ranks is read there."""
+        """Allocates memory for its state, with the layout of DTensors that it has now."""
         if self._live.want_part(node, value):
             return
         children, items = dict_items(node), list_items(node)
@@ -83,7 +83,7 @@ class ObjectLoad:
             self._live.want(node, path)
 
     def _of_this_rank(self) -> bool:
-        """Takes the node that this rank had saved. False: it had none, and the object stays."""
+        """Takes the node that this rank saved. False: there is none; the object keeps its state."""
         live, value, path = self._live, self._value, self._path
         if not isinstance(value, PerRank):
             # torch's schedulers go by the step, and optimizers by parameters, as all ranks do.
@@ -99,7 +99,7 @@ class ObjectLoad:
         return True
 
     def apply(self) -> None:
-        """Gives it what has been read."""
+        """Calls load_state_dict() with what was read."""
         live, value, path = self._live, self._value, self._path
         state = live.decode(self._node["state"], path)
         with asking(path, "load_state_dict"):
@@ -116,17 +116,17 @@ class ObjectLoad:
 
 def check_objects(live: Live, match: Callable[[Json, Any, Path], None]) -> None:
     """
-    What only an object knows is of the stage that it was saved by. Schedulers may be matched once
-    more, with what another rank had.
+    Checks objects whose contents are opaque, if this rank is another stage than the one that saved
+    them. Schedulers may be matched again, with the node of another rank.
     """
     unknown, live.unknown = live.unknown, []
     for node, value, path in unknown:
         where, rank = path_text(path), live.origin_rank
         if live.leftovers.restaged and node.get("spread"):
-            text = f"{where} has DTensors of rank {rank}'s stage, and comes back there only"
+            text = f"{where} has DTensors of the stage of rank {rank}, and is restored there only"
             live.problem("changed", text, path_name(path))
         elif live.leftovers.restaged and any(references(node["state"])):
-            text = f"{where} has tensors, and gets what rank {rank} had as another stage"
+            text = f"{where} has tensors, and gets those of rank {rank}, which was another stage"
             live.differences.say(text)
         elif live.owners:
             _check_owners(live, node, value, path, match)
@@ -138,19 +138,19 @@ def check_objects(live: Live, match: Callable[[Json, Any, Path], None]) -> None:
 def _check_owners(
     live: Live, node: Json, value: Any, path: Path, match: Callable[[Json, Any, Path], None]
 ) -> None:
-    """A scheduler goes by the groups of its optimizer, which another rank had."""
+    """Checks a scheduler whose optimizer takes groups of another rank."""
     where = path_text(path)
     nodes = [live.views.at(rank, path) for rank in live.owners]
     first, mine = live.owners[0], {"$object": node}
     other = next((n for n, one in enumerate(nodes) if not same(one, nodes[0])), None)
     if _is_scheduler(value) and live.renumbered:
         text = (
-            f"{where} knows the groups of its optimizer by their numbers, and in "
-            f"{live.renumbered[0]} they have others than in the step"
+            f"{where} refers to the groups of its optimizer by their numbers, and in "
+            f"{live.renumbered[0]} the numbers differ from those in the step"
         )
         live.problem("changed", text, path_name(path))
     elif _is_scheduler(value) and other is not None:
-        text = f"{where} was another one on rank {live.owners[other]} than on rank {first}"
+        text = f"{where} differed between rank {live.owners[other]} and rank {first}"
         live.problem("changed", f"{text} of the step", path_name(path))
     elif _is_scheduler(value) and not same(nodes[0], mine):
         found = nodes[0]
@@ -160,19 +160,19 @@ def _check_owners(
             text = f"{where} is not in what rank {first} saved"
             live.problem("missing", text, path_name(path))
     elif any(not same(one, mine) for one in nodes):
-        text = f"{where} gets what rank {live.origin_rank} had, and its stage had another"
+        text = f"{where} gets the state of rank {live.origin_rank}, and its own stage had another"
         live.differences.say(text)
 
 
 def _is_scheduler(value: Any) -> bool:
-    """True for torch's schedulers of learning rates, and those that are made from them."""
+    """True for torch's learning rate schedulers and their subclasses."""
     import torch
 
     return isinstance(value, torch.optim.lr_scheduler.LRScheduler)
 
 
 def _epochs_in(node: dict[str, Json]) -> dict[str, int]:
-    """The epochs that parts of a loader were told, by their names."""
+    """The epochs that were set in parts of a loader, by their names."""
     said = node.get("epoch")
     if type(said) is not dict:
         return {}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the ranks of a step had that was not what its first rank had.
+Finds values of a step that differed between its ranks, to warn of what a restore loses.
 
-On another number of ranks each rank gets the values of the first one. The rank that has the number
-of a rank of the step says what of that is lost with it; ranks beyond the number that there are now
-are shared out among them. So each value is looked at once, and most restores look at none: on the
-same number of ranks every rank gets back its own.
+On another number of ranks, each rank gets the values of the first rank of the step. Each rank then
+compares these with what the rank of its own number had. If the step had more ranks than there are
+now, they are distributed among the present ones. So each value is compared once. On the same number
+of ranks nothing is compared, because every rank gets back its own.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from ._reader import Memory, Reader, Stored
 from ._slices import reading
 from .adapters._buffers import said_of
 
-#: Bytes of tensors that are read to be compared. What is beyond that is not.
+#: Most bytes of tensors that are compared.
 _MOST = 64 << 20
-#: Ranks that one rank compares, and bytes of their Python state: a step may be of thousands.
+#: Most ranks that one rank compares, and bytes of their Python state. A step may have thousands.
 _RANKS, _META_MOST = 16, 256 << 20
-#: A reader keeps what it has read of each rank.
+#: Ranks that one Reader reads, because it keeps what it has read of each.
 _AT_A_TIME = 4
 _PLAIN = {bool, float, int, str, type(None)}
 
 
 class Found(NamedTuple):
-    """What the comparison has come to."""
+    """The result of the comparison."""
 
-    #: where ranks had another value than the first one
+    #: paths of values that differed from those of the first rank
     names: list[str]
-    #: buffers that ranks had other values of than the lowest one that held them
+    #: buffers that differed from those of the lowest rank that held them
     buffers: list[str]
-    #: what is too large to be compared
+    #: values that were too large to be compared
     large: list[str]
-    #: how many ranks were not compared
+    #: number of ranks that were not compared
     ranks_left: int
 
 
@@ -60,35 +60,35 @@ def warn_of_ranks(
     bound: set[str],
 ) -> None:
     """
-    Says what another number of ranks, or other nodes, have made of the state of this rank. `kept`:
-    values that stay as they are; `borrowed`: objects that got another rank's state; `bound`: names
-    of tensors that went to memory of the state.
+    Warns of what is not as it was, because the number of ranks or the nodes have changed. `kept`:
+    values that keep their present value; `borrowed`: objects that got the state of another rank;
+    `bound`: names of tensors that were read to memory of the state.
     """
     engine, said = reader.engine, []
     if origin.own is None:
         said.append("its random number generators are seeded anew")
     if kept:
         why = "" if origin.node is not None else f" (no rank {engine.rank} saved)"
-        said.append(f"{', '.join(kept)} stay as they are{why}")
+        said.append(f"{', '.join(kept)} keep their present values{why}")
     found = differing(reader, origin, stored)
     names = [name for name in found.names if not name.startswith(tuple(borrowed))]
     if names:
         said.append(
-            f"ranks had different values of {_some(names)}: what is there now is what rank "
-            f"{origin.rank} had"
+            f"ranks had different values of {_some(names)}: those of rank "
+            f"{origin.rank} are restored"
         )
     if found.buffers:
         said.append(
-            f"ranks had different values of {_some(found.buffers)}: what is there now is what "
-            "the lowest rank that held it had"
+            f"ranks had different values of {_some(found.buffers)}: those of the "
+            "lowest rank that held them are restored"
         )
     if replaced := _replaced_buffers(origin, bound):
         said.append(
-            f"{_some(replaced)} may differ by rank: what is there now is what the lowest rank "
-            "that held it had"
+            f"{_some(replaced)} may differ by rank: those of the lowest rank that held them "
+            "are restored"
         )
     if found.large:
-        said.append(f"{_some(found.large)} are large, and were not compared with other ranks'")
+        said.append(f"{_some(found.large)} are too large to be compared between ranks")
     if found.ranks_left:
         said.append(f"the values of {found.ranks_left} other ranks were not compared")
     if borrowed:
@@ -111,22 +111,22 @@ def warn_of_ranks(
 
 
 def _replaced_buffers(origin: Origin, bound: set[str]) -> list[str]:
-    """Buffers whose copy of this rank is on another node, so that it cannot be compared."""
+    """Buffers that cannot be compared, because this rank's copy is on another node."""
     if origin.node is None:
         return []
     return sorted(said_of(origin.meta).names & bound)
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first ones, and how many more there are."""
+    """The first names, and the number of the others."""
     more = f" and {len(names) - LISTED} more" * (len(names) > LISTED)
     return ", ".join(names[:LISTED]) + more
 
 
 def differing(reader: Reader, origin: Origin, stored: dict[str, Stored]) -> Found:
     """
-    Where ranks that this one answers for had another value than the first one, whose values this
-    rank has got. Raises nothing: the restore is done.
+    Compares the ranks that this rank is responsible for with the first rank, whose values this rank
+    has got. Raises nothing, because the restore is complete.
     """
     values = _Values()
     left: list[int] = []
@@ -142,7 +142,7 @@ def differing(reader: Reader, origin: Origin, stored: dict[str, Stored]) -> Foun
             )
             _compare(values, left, reader, origin, stored)
     except Exception as error:
-        logger.info("step %d: not all that ranks had is compared: %s", reader.step, error)
+        logger.info("step %d: not all values of its ranks are compared: %s", reader.step, error)
     names = [name for name in values.names if name not in values.buffers]
     buffers = [name for name in values.names if name in values.buffers]
     return Found(names, buffers, list(values.large), len(left))
@@ -151,14 +151,14 @@ def differing(reader: Reader, origin: Origin, stored: dict[str, Stored]) -> Foun
 def _compare(
     values: _Values, left: list[int], reader: Reader, origin: Origin, stored: dict[str, Stored]
 ) -> None:
-    """Takes the ranks that it has compared off the list `left`."""
+    """Compares ranks, and removes them from the list `left`."""
     if origin.own is not None and left[:1] == [reader.engine.rank]:
         values.compare(_state_of(origin), origin.own["state"], None)
         values.add_buffers(origin.own)
         del left[0]
     if not left and not values.pairs:
         return
-    # With an engine and readers of its own: no restore is to fail of it, and what they keep goes.
+    # With a separate engine, so that no restore fails by it, and its memory is freed.
     place = reader.engine.path, reader.engine.rank, reader.engine.world
     with reading(*place) as engine:
         used, chosen = 0, left[:_RANKS]
@@ -184,20 +184,20 @@ def _state_of(origin: Origin) -> Json:
 
 
 class _Values:
-    """Two Python states, side by side."""
+    """Compares two Python states."""
 
     def __init__(self) -> None:
-        #: what differs, each once
+        #: paths that differ, each once
         self.names: dict[str, None] = {}
-        #: what is too large to be compared, each once
+        #: names that are too large to be compared, each once
         self.large: dict[str, None] = {}
-        #: tensors that each rank had of its own: where, the first rank's, the other's
+        #: tensors that were each rank's own: path, name of the first rank's, name of the other's
         self.pairs: list[tuple[str, str, str]] = []
-        #: those of the tensors that are buffers
+        #: the paths in `pairs` that are buffers
         self.buffers: set[str] = set()
 
     def compare(self, a: Json, b: Json, path: Path) -> None:
-        """Notes what differs in what stands at `path`."""
+        """Notes the differences of two nodes at `path`."""
         if a is b or a == b:
             return
         if type(a) is dict and type(b) is dict:
@@ -209,7 +209,7 @@ class _Values:
             self._add(path)
 
     def add_buffers(self, meta: dict[str, Json] | None) -> None:
-        """The buffers that a rank had its own copies of, beside those of all."""
+        """Adds the buffers of which a rank saved its own copies."""
         for name in sorted(said_of(meta).names):
             self.pairs.append((name, name, (meta or {})["per_rank"][name]))
             self.buffers.add(name)
@@ -228,7 +228,7 @@ class _Values:
         elif tag == "$json":
             self.compare(json.loads(a[tag]), json.loads(b[tag]), path)
         elif tag == "$module":
-            # Of tensors the engine has compared what all ranks must have alike. Stages have others.
+            # The engine has compared the tensors that must be equal. Stages have different ones.
             one, other = a[tag]["extra"], b[tag]["extra"]
             for key in sorted(one.keys() & other.keys()):
                 self.compare(one[key], other[key], (path, key))
@@ -242,7 +242,7 @@ class _Values:
             self._compare_tagged(a[tag], b[tag], path)
 
     def _compare_tagged(self, a: Json, b: Json, path: Path) -> None:
-        """What is not in the state under a name of its own has the name of what it is in."""
+        """Values without a path of their own are noted by the path of their container."""
         inside = _Values()
         inside.compare(a, b, path)
         self.pairs += ((path_text(path), one, other) for _, one, other in inside.pairs)
@@ -263,7 +263,7 @@ class _Values:
             self._add(path)
 
     def _compare_optimizers(self, a: dict[str, Json], b: dict[str, Json], path: Path) -> None:
-        # A group of another stage gets its own.
+        # Groups of another stage are restored from a rank of that stage.
         theirs = dict(zip(b["params"], _groups_of(b), strict=True))
         both = zip(a["params"], _groups_of(a), strict=True)
         pairs = dict.fromkeys((mine, theirs[name]) for name, mine in both if name in theirs)
@@ -276,7 +276,7 @@ class _Values:
             self.compare(a[part], b[part], path)
 
     def compare_tensors(self, engine: Engine, reader: Reader, stored: dict[str, Stored]) -> None:
-        """Reads what ranks had of their own, with another engine."""
+        """Reads and compares the tensors that were each rank's own, with a separate engine."""
         pairs, left = [], _MOST
         for name, a, b in self.pairs:
             one, other = stored.get(a), stored.get(b)
@@ -303,7 +303,7 @@ class _Values:
 
 
 def _groups_of(node: dict[str, Json]) -> list[int]:
-    """Of each parameter of an optimizer the number of its group."""
+    """The group number of each parameter of an optimizer."""
     groups = enumerate(node["groups"])
     return [number for number, group in groups for _ in range(group["count"])]
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What can be said against a state before anything is saved.
+Checks a state before anything is saved.
 
-A run that saves every thousand steps should not learn at its thousandth that it cannot. So the
-state is described as a save would describe it, and what that gives is thrown away: in resume(), in
-the first step(), and in the first one behind that by which an optimizer has made its state.
+A run that saves every thousand steps should not learn at its thousandth step that its state cannot
+be saved. So the state is described like for a save, and the result is thrown away: in resume(), in
+the first step(), and in the first step() after an optimizer has created its state.
 
 Tensors that have no data yet may get it before the first save. Objects are asked for their
-state_dict() only where that changes nothing else: see _is_ready().
+state_dict() only if the call has no other effect: see _is_ready().
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     import torch
 
 
-#: Steps after the first one in which a state is looked at again that has parameters without data.
+#: Number of step() calls after the first that check a state again if parameters have no data yet.
 _UNBORN = 3
 
 
 def check_values(state: dict[str, Any], *, allow_pickle: bool) -> None:
     """
-    Raises for values that no save takes, whatever else the state is given later. Loaders may be
-    replaced until resume(), as Accelerate's prepare() does it.
+    Raises for values that no save accepts. Loaders are not checked, because they may be replaced
+    before resume(): Accelerate's prepare() does that.
     """
     check_state(state)
     check = _Check(find_specials(state), _Nowhere(), allow_pickle, loaders=False)
@@ -60,20 +60,20 @@ def check_values(state: dict[str, Any], *, allow_pickle: bool) -> None:
 
 
 class Looks:
-    """When a state is to be looked at again, until it has been saved."""
+    """Decides when a state is checked again, until it is saved."""
 
     def __init__(self) -> None:
         self._state: dict[str, Any] | None = None
-        #: optimizers that had no state when it was looked at
+        #: optimizers that had no state at the last check
         self._empty: list[torch.optim.Optimizer] = []
-        #: so often more, as some parameters had no data
+        #: number of further checks because of parameters without data
         self._unborn = 0
         self._over = False
 
     def are_due(self, state: dict[str, Any]) -> bool:
         """
-        In a step(): True for a state that was not looked at in one, or of which there is more now.
-        Gradients may be summed up over several steps before an optimizer makes its state.
+        To be called in step(). True if the state was not checked in a step(), or has grown since:
+        with gradient accumulation, optimizers create their state after several steps.
         """
         if self._over:
             return False
@@ -83,13 +83,13 @@ class Looks:
         return self._unborn > 0 or any(map(_has_state, self._empty))
 
     def note(self, state: dict[str, Any], *, whole: bool) -> None:
-        """It was looked at. `whole`: all of its parameters have data."""
+        """The state was checked. `whole`: all of its parameters have data."""
         self._unborn = 0 if whole else max(self._unborn - 1, 0)
         found = (one.value for one in find_specials(state) if is_optimizer(one.value))
         self._empty = [one for one in found if not _has_state(one)]
 
     def end(self) -> None:
-        """It is saved, which looks at all of it."""
+        """The state is saved, which checks all of it."""
         self._over, self._state, self._empty = True, None, []
 
 
@@ -100,7 +100,7 @@ def _has_state(optimizer: torch.optim.Optimizer) -> bool:
 def check_early(state: dict[str, Any], planner: Planner, *, allow_pickle: bool) -> bool:
     """
     Raises what save() would raise, as far as it can be known without asking objects. False: some
-    parameters have no data yet, and were not looked at.
+    parameters have no data yet, and were not checked.
     """
     check_state(state)
     planner.check_stages(state)
@@ -120,7 +120,7 @@ def check_early(state: dict[str, Any], planner: Planner, *, allow_pickle: bool) 
 def _check_unborn(
     state: dict[str, Any], specials: list[Special], modules: list[Special], *, allow_pickle: bool
 ) -> None:
-    """Where some parameters have no data yet, checks those that have, and all values."""
+    """If some parameters have no data yet: checks those that have, and all values."""
     ids = _check_modules(modules)
     names = _Nowhere()
     _Check(specials, names, allow_pickle).encoder.encode(state, None, 1)
@@ -135,7 +135,7 @@ def _tensors_of(module: torch.nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _check_modules(modules: list[Special]) -> dict[int, str]:
-    """The names of their parameters by their ids."""
+    """Checks modules. Returns the names of their parameters by id."""
     names: dict[int, str] = {}
     seen: set[int] = set()
     for special in modules:
@@ -162,9 +162,9 @@ def _is_unborn(tensor: torch.Tensor) -> bool:
 
 def _is_ready(value: Any) -> bool:
     """
-    True if an object may be asked for its state_dict() though nothing is saved: nothing but the
-    answer comes of it for torch's schedulers and what each rank has of its own. Others may start
-    workers, make an optimizer's state by a step, talk to other ranks, or not be ready.
+    True if an object may be asked for its state_dict() before a save, because the call has no other
+    effect: torch's schedulers and PerRank. Other objects may start workers, create an optimizer's
+    state by a step, communicate with other ranks, or not be ready.
     """
     if type(value) is PerRank:
         return True
@@ -197,7 +197,7 @@ class _Nowhere:
 
 
 class _Check:
-    """Encodes what is plain, and looks at the place of what is not."""
+    """Encodes plain values, and checks that all others are where they can be restored."""
 
     def __init__(
         self,

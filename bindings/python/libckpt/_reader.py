@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step, open for reading: what it holds, memory for it, and the read itself."""
+"""Reader: one open step. Lists its tensors, allocates memory for them, and reads them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Stored(NamedTuple):
-    """A tensor that the step holds."""
+    """A tensor of a step."""
 
     name: str
     dtype: int
@@ -45,7 +45,7 @@ class Stored(NamedTuple):
     home: str
     #: False: all of it is in the stores of other nodes
     here: bool = True
-    #: who wrote it, or the first part of it
+    #: the rank that wrote it, or its first part
     rank: int = 0
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Stored(NamedTuple):
 
 
 class Reader:
-    """One step, open for reading. Close it."""
+    """One open step. It must be closed."""
 
     def __init__(self, engine: Engine, step: int) -> None:
         ret = ffi.new("struct ckpt_restore **")
@@ -62,19 +62,19 @@ class Reader:
         self._ptr: Any = ret[0]
         self.step = int(engine.ask(lib.ckpt_restore_step, self._ptr))
         self.generation = int(engine.ask(lib.ckpt_restore_generation, self._ptr))
-        #: of this restore, the same on all ranks; 0: this process is alone
+        #: number of this restore, the same on all ranks; 0: this process is alone
         self.number = int(engine.ask(lib.ckpt_restore_number, self._ptr))
-        #: how many ranks wrote it
+        #: number of ranks that wrote it
         self.world = int(engine.ask(lib.ckpt_restore_world, self._ptr))
-        #: what its ranks differed in though it was committed; empty: nothing
+        #: tensors in which its ranks differed when it was committed, as text; empty: none
         self.differ = text(engine.ask(lib.ckpt_restore_replicas, self._ptr))
         #: bytes of the Python states that were read
         self.meta_bytes = 0
-        #: all of it has been read; of many ranks, by all of them
+        #: all ranks have read everything that they asked for
         self.complete = False
-        #: what was bound has been given to the library: of many ranks all hear if that fails
+        #: the read has begun: from now on all ranks are told if one fails
         self.asked = False
-        #: names that this rank takes, also where nothing of them is here
+        #: names of tensors that this rank takes, also those of which it has an empty box
         self.taken: set[str] = set()
         self._targets: list[tuple[bytes, Described]] = []
         self._keep: list[Any] = []
@@ -86,13 +86,13 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Cancels what still runs and frees the handle."""
+        """Cancels a running read and frees the handle."""
         ptr, self._ptr = self._ptr, None
         if ptr is not None:
             self.engine.ask(lib.ckpt_restore_free, ptr)
 
     def tensors(self) -> dict[str, Stored]:
-        """Everything that the step holds, by name."""
+        """All tensors of the step, by name."""
         found: dict[str, Stored] = self.engine.ask(self._list)
         return found
 
@@ -113,7 +113,7 @@ class Reader:
         return found
 
     def away(self, rank: int) -> str | None:
-        """The node in whose store a rank's files are; None: they are in this one."""
+        """The node whose store has the files of a rank; None: they are in this store."""
         ret_node, ret_other_node = ffi.new("char const **"), ffi.new("uint32_t *")
         ask, ptr = self.engine.ask, self._ptr
         check(ask(lib.ckpt_restore_rank_node, ptr, rank, ret_node, ret_other_node))
@@ -124,14 +124,14 @@ class Reader:
         return next((rank for rank in range(self.world) if self.away(rank) is None), 0)
 
     def elsewhere(self, name: str) -> OtherNodeError | None:
-        """What to raise for a tensor that this store does not hold; None: all ranks are here."""
+        """The error for a tensor that is not in this store; None: it has the files of all ranks."""
         for rank in range(self.world):
             node = self.away(rank)
             if node is not None:
                 return OtherNodeError(
-                    f"step {self.step}: {self.engine.path} holds no tensor {name!r}, and the store "
-                    f"of another node may: rank {rank} wrote on node {node}; read it there, or "
-                    "copy the step's files from there into this store",
+                    f"step {self.step}: {self.engine.path} has no tensor {name!r}, but the store "
+                    f"of another node may have it: rank {rank} wrote on node {node}; read it "
+                    "there, or copy the files of the step from there into this store",
                     code=lib.CKPT_EOTHERNODE,
                     step=self.step,
                     rank=rank,
@@ -143,8 +143,8 @@ class Reader:
         self, meta: dict[str, Json] | None, *, own_buffers: bool = False
     ) -> dict[str, Stored]:
         """
-        Everything that the step holds here, and what a rank's meta says of what it does not.
-        `own_buffers`: a buffer that ranks have their own copies of is that rank's copy.
+        The tensors of the step, and those that `meta`, of a rank, names and that are empty or not
+        here. `own_buffers`: buffers that differ by rank are the copies of that rank.
         """
         found = self.tensors()
         if meta is None:
@@ -158,7 +158,7 @@ class Reader:
                 if own not in found or (name in buffers and name in found and not own_buffers):
                     continue
                 if name in buffers and name in found:
-                    # Who takes it has taken what all ranks know by that name.
+                    # Taking the copy counts as taking the buffer that all ranks know.
                     found[own] = found[own]._replace(home=found[name].home)
                 found[name] = found[own]
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -168,19 +168,19 @@ class Reader:
         return found
 
     def take(self) -> Reader:
-        """The open step, for who keeps it longer. This object has been closed."""
+        """Moves the open step to a new object. This one is then closed."""
         taken = copy.copy(self)
         self._ptr = None
         return taken
 
     def raw(self, rank: int) -> Any:
-        """The JSON that stands beside the tensors of a rank, in memory of the library."""
+        """The JSON that a rank saved beside its tensors, in memory of the library."""
         ret_json, ret_length = ffi.new("char const **"), ffi.new("size_t *")
         check(self.engine.work(lib.ckpt_restore_rank_meta, self._ptr, rank, ret_json, ret_length))
         return ffi.buffer(ret_json[0], ret_length[0])
 
     def json(self, rank: int) -> Json:
-        """What that is; None if there is nothing."""
+        """The same, parsed; None if there is none."""
         found = self.raw(rank)
         self.meta_bytes += len(found)
         if not len(found):
@@ -189,13 +189,13 @@ class Reader:
             return json.loads(bytes(found))
         except (ValueError, RecursionError) as error:
             raise FormatError(
-                f"step {self.step}: its state is no JSON: {error}", step=self.step
+                f"step {self.step}: its state is not JSON: {error}", step=self.step
             ) from error
 
     def meta(self, rank: int | None = None) -> dict[str, Json] | None:
         """
-        The Python state of a rank, or of the first that this store has; None if another program
-        wrote the step.
+        The Python state of a rank, or of the first rank that this store has; None if the step was
+        not written by a Checkpointer.
         """
         meta = self.json(self.first_rank() if rank is None else rank)
         if type(meta) is not dict or type(meta.get("python")) is not dict:
@@ -203,23 +203,26 @@ class Reader:
         version = meta["python"].get("version")
         if type(version) is not int or version > PYTHON_VERSION:
             raise VersionError(
-                f"step {self.step} was written by libckpt {meta['python'].get('library')}, whose "
-                f"Python state is of version {version}; this one reads version {PYTHON_VERSION}: "
-                "install a newer libckpt",
+                f"step {self.step} was written by libckpt {meta['python'].get('library')}, with "
+                f"version {version} of the Python state; this libckpt reads version "
+                f"{PYTHON_VERSION}: install a newer one",
                 step=self.step,
             )
         return meta
 
     def bind(self, name: str, what: Described, keep: object) -> None:
-        """The tensor `name`, or a box of it, goes to this memory, which `keep` keeps alive."""
+        """
+        The tensor `name`, or a box of it, is read to the memory that `what` describes. `keep` keeps
+        the memory alive.
+        """
         self.taken.add(name)
         if what.whole is not None and 0 in what.shape:
-            return  # nothing of it is here
+            return  # an empty box
         self._targets.append((name.encode(), what))
         self._keep.append(keep)
 
     def targets(self) -> list[tuple[str, Described]]:
-        """What has been bound: names, and where they go."""
+        """What was bound: names, and the memory they are read to."""
         return [(name.decode(), what) for name, what in self._targets]
 
     def read(
@@ -228,23 +231,23 @@ class Reader:
         stop: Callable[[], object] | None = None,
     ) -> None:
         """
-        Reads everything that was bound, and verifies it. `stop` is called now and then, and gives
-        up by raising.
+        Reads and verifies everything that was bound. `progress` and `stop` are called repeatedly
+        in this thread. An exception of `stop` ends the read.
         """
         array, alive = _target_array(self._targets)
         own = own_prefix(self.engine.rank).encode()
         for item, (name, what) in zip(array, self._targets, strict=False):
-            # What a rank wants all of, the others want, too, unless it is its own.
+            # A tensor that a rank wants whole is wanted by the others, too, unless it is its own.
             if what.start is None and not name.startswith(own):
                 item.flags = lib.CKPT_TARGET_SHARED
         work, ask, ptr = self.engine.work, self.engine.ask, self._ptr
         self.asked = True
         code = work(lib.ckpt_restore_bind, ptr, array, len(self._targets))
-        if code == -errno.EINVAL:  # nothing is wrong with the store
+        if code == -errno.EINVAL:  # the store is good, and the state is not
             found = last_error(code, self.step)
             raise UnsupportedStateError(found.message, step=self.step, tensor=found.tensor)
         check(code)
-        # What is enqueued there may still read or write this memory.
+        # Work that is enqueued on the GPUs may still use this memory.
         gpus = {what.gpu for _, what in self._targets} - {_gpus.CPU}
         if gpus:
             _gpus.synchronize(gpus)
@@ -274,7 +277,7 @@ class Reader:
         tick()
 
     def adopt(self) -> None:
-        """This step is the parent of what is saved from now on."""
+        """Makes this step the parent of the steps that are saved from now on."""
         check(self.engine.work(lib.ckpt_restore_adopt, self._ptr))
 
 
@@ -284,7 +287,7 @@ def _absent(name: str, dtype: int, shape: tuple[int, ...]) -> Stored:
     return Stored(name, dtype, shape, 0, name, here=False)
 
 
-#: As much as 64 bits hold.
+#: Sizes must be less.
 _SIZE_MAX = 1 << 63
 
 
@@ -314,8 +317,8 @@ def _target_array(targets: list[tuple[bytes, Described]]) -> tuple[Any, list[Any
 
 class Memory:
     """
-    Fresh memory for tensors that have no place in the live state. `device`: where that of torch is;
-    None: on the CPU.
+    New memory for tensors that have no place in the live state. `device`: for memory of kind
+    "torch"; None: the CPU.
     """
 
     def __init__(
@@ -324,24 +327,24 @@ class Memory:
         self._reader = reader
         self._stored = stored
         self._device = device
-        # Of what was one tensor at the save, one on each device that was asked for.
+        # One for each tensor of the save and each device.
         self._made: dict[tuple[str, str], dict[str, Any]] = {}
         self._held: dict[tuple[str, str], Any] = {}
 
     def stored(self, name: object) -> Stored:
-        """What the step says of a name that its Python state mentions."""
+        """The tensor of a name that the Python state mentions."""
         if type(name) is not str or name not in self._stored:
             raise FormatError(
                 f"step {self._reader.step}: its state names the tensor {name!r}, which it does not "
-                "hold",
+                "have",
                 step=self._reader.step,
             )
         return self._stored[name]
 
     def want(self, name: str, kind: str, device: torch.device | None = None) -> Any:
         """
-        Memory that the tensor will be read to: "torch", on that device if one is given, "numpy" or
-        "bytes".
+        Memory that the tensor will be read to. `kind`: "torch", "numpy" or "bytes". `device`: for
+        "torch".
         """
         what = self.stored(name)
         made = self._made.setdefault((what.home, kind), {})
@@ -358,7 +361,7 @@ class Memory:
         return found
 
     def want_like(self, name: str, live: torch.Tensor) -> torch.Tensor:
-        """Memory like that of a live tensor of any kind, of the type that is stored."""
+        """New memory of the layout of a live tensor and of the stored dtype."""
         if not is_spread(live):
             fresh: torch.Tensor = self.want(name, "torch")
             return fresh
@@ -372,17 +375,17 @@ class Memory:
         return found
 
     def use(self, name: str, memory: torch.Tensor) -> None:
-        """The tensor goes to this memory."""
+        """The tensor will be read to this memory."""
         self._made.setdefault((self.stored(name).home, "torch"), {})[str(memory.device)] = memory
         self._held[name, "torch"] = memory
         self._reader.bind(name, describe(memory), memory)
 
     def hold(self, name: str, memory: torch.Tensor) -> None:
-        """What the decoder gives for the tensor."""
+        """The decoder will return this for the tensor."""
         self._held[name, "torch"] = memory
 
     def get(self, name: str, kind: str) -> Any:
-        """Memory that was wanted, for a decoder."""
+        """Memory of want(), for a decoder."""
         if (name, kind) in self._held:
             return self._held[name, kind]
         made = self._made.get((self.stored(name).home, kind))
@@ -405,7 +408,7 @@ def _allocate(what: Stored, kind: str, device: torch.device | None) -> Any:
         dtype = _dtypes.torch_type(what.dtype)
         if dtype is None:
             raise UnsupportedError(
-                f"tensor {what.name!r} is {what}, a type that this version of torch does not have",
+                f"tensor {what.name!r} is {what}: this version of torch does not have this dtype",
                 tensor=what.name,
             )
         return torch.empty(what.shape, dtype=dtype, device=device or "cpu")
@@ -417,14 +420,16 @@ def _allocate(what: Stored, kind: str, device: torch.device | None) -> Any:
 
     numpy_type = _dtypes.numpy_type(what.dtype)
     if numpy_type is None:
-        raise FormatError(f"tensor {what.name!r} is {what}, which no array holds", tensor=what.name)
+        raise FormatError(
+            f"tensor {what.name!r} is {what}: NumPy does not have this dtype", tensor=what.name
+        )
     return np.empty(what.shape, dtype=numpy_type)
 
 
 def references(node: Json, *, parts: bool = True) -> Iterator[tuple[Any, str]]:
     """
-    (name, kind of memory) of every tensor that a node mentions; `parts`: also of those of modules
-    and optimizers.
+    Yields (name, kind of memory) of every tensor that a node mentions. `parts`: also of the tensors
+    of modules and optimizers.
     """
     if type(node) is list:
         for item in node:

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The rehearsal that a Checkpointer makes by itself: behind the loop, once, of the first step that is
-committed.
+The automatic rehearsal of a Checkpointer: a test of resume() in the background, once, with the
+first committed step.
 
-A thread opens the step, and reads what this rank has written to it, which is verified by its
-digests. So every byte is read by one rank, and no rank has to ask another one. The comparison with
-the live state is made by the loop's own thread, in a call of the Checkpointer, and only if the
-state is built as it was when it was saved. No object of the user is called. Ranks of a node take
-turns to open the step, and to read. They compare at the same time, some seconds after the save: in
-the loop they wait for each other, and so all are held up once, and not one after the other.
+A thread opens the step, and reads and verifies what this rank wrote to it. So every byte is read by
+one rank, and no rank depends on another. The thread of the loop compares the step with the live
+state, in a call of the Checkpointer, and only if the structure of the state has not changed since
+the save. No user code is called. Ranks of a node open the step one after another, and read one
+after another. They compare at the same time, some seconds after the save: ranks wait for each other
+in the loop, so the loop is delayed once, and not by one rank after another.
 
-What is found is looked at a second time before it is told. A failure of the rehearsal itself says
-nothing of the step: it is in the log, and no warning.
+Every finding is checked twice before it is reported. A failure of the rehearsal itself is logged,
+without a warning, because it says nothing of the step.
 """
 
 from __future__ import annotations
@@ -47,34 +47,33 @@ if TYPE_CHECKING:
 
 #: Bytes that are read at a time.
 _SLICE = 256 << 20
-#: Of so many seconds it reads during one. The loop and its saves have the disk first, and others
-#: may share it.
+#: It reads for one of this many seconds, because the loop, its saves and other jobs use the disk.
 _SHARE = 4
-#: Each tensor takes up to 0.1 ms of the loop's time when it is compared, and 30 KiB when it is
-#: read. So many of the state are compared, and so many of this rank are read; a step is compared
-#: that has so many of all ranks.
+#: Limits. Comparing a tensor takes up to 0.1 ms of the loop's time, and reading one takes 30 KiB.
+#: The first is for tensors of the state, and for tensors that this rank wrote. The second is for
+#: tensors of the step, of all ranks.
 _TENSORS = 5_000
 _TENSORS_OF_ALL = 20_000
-#: The same of other values. Those of the step are bytes of JSON.
+#: Limits for other values: number in the state, and bytes of JSON in the step.
 _VALUES = 20_000
 _JSON = 1 << 20
-#: Each part that is read looks through the store. One with more steps is left alone.
+#: Most steps of the store, because each part that is read lists them.
 _STEPS_OF_STORE = 20
-#: Bytes of memory that must be left. It takes half of that at most.
+#: Bytes of memory that must be free. The rehearsal takes at most half of that.
 _MEMORY = 1 << 30
-#: Seconds between looks whether it is this process's turn, or the save has ended.
+#: Seconds between two checks whether it is this process's turn, or the save has ended.
 _PAUSE = 0.2
-#: Seconds after the end of a save in which older steps may be removed.
+#: Seconds after the end of a save during which older steps may be removed.
 _RETENTION = 2.0
-#: Seconds that the end waits for the thread, which looks ten times a second whether it is to end.
+#: Seconds that end() waits for the thread, which checks for it ten times a second.
 _END = 2.0
-#: Seconds after the save until many ranks compare: by then they have usually opened the step.
+#: Seconds after the save until many ranks compare. By then they have usually opened the step.
 _TOGETHER = 5.0
-#: Seconds until what could not be read is read once more.
+#: Seconds until a failed read is repeated.
 _ONCE_MORE = 2.0
-#: So many steps are tried, where they are removed before they are read.
+#: Number of steps that are tried, if each is removed before it was read.
 _STEPS = 3
-#: So many saves in a row it lets pass.
+#: Number of saves in a row that it gives way to.
 _SAVES = 20
 #: Parts of the state that the log lists.
 _LISTED = 10
@@ -82,23 +81,23 @@ _CHANGED = "the state is not built as it was when it was saved"
 
 
 class _StoppedError(Exception):
-    """Nobody needs it any more."""
+    """The rehearsal was stopped."""
 
 
 class _LeftOutError(Exception):
-    """It is not read. The text says why, and is no warning."""
+    """The step is not read. The text says why; it is logged without a warning."""
 
 
 class _Built(NamedTuple):
-    """How the state was built when it was saved."""
+    """A mark of the structure of the state when it was saved."""
 
-    #: None: it is not compared
+    #: None: it is not compared; `why` says why
     mark: int | None
     why: str = _CHANGED
 
     @staticmethod
     def of(state: dict[str, Any]) -> _Built:
-        """As it is now."""
+        """The mark of a state as it is now."""
         try:
             return _Built(mark(state, _TENSORS, _VALUES))
         except TooManyError as error:
@@ -107,8 +106,8 @@ class _Built(NamedTuple):
 
 class _End:
     """
-    Set once, and waited for by one thread. threading.Event has a lock that a signal handler could
-    meet on its own thread, and wait for.
+    An event that is set once, and that one thread waits for. threading.Event is not used, because a
+    signal handler that sets it could wait for a lock that its own thread holds.
     """
 
     def __init__(self) -> None:
@@ -117,49 +116,49 @@ class _End:
         self._gate.acquire()
 
     def is_set(self) -> bool:
-        """Whether it has been."""
+        """True if it was set."""
         return self._set
 
     def set(self) -> None:
-        """Any thread. Waits for nothing."""
+        """Sets it. Any thread. Does not wait."""
         if not self._set:
             self._set = True
             self._open()
 
     def wait(self, timeout: float) -> None:
-        """Waits for it, for so many seconds at most."""
+        """Waits for it, at most `timeout` seconds."""
         if self._gate.acquire(timeout=timeout):
             self._open()
 
     def _open(self) -> None:
-        # Two may have set it at once.
+        # Two threads may have set it at once.
         with contextlib.suppress(RuntimeError):
             self._gate.release()
 
 
 class _Attempt:
-    """One step. What the thread has found is there when `read` is set."""
+    """The rehearsal of one step. The results of the thread are complete when `read` is set."""
 
     def __init__(self, save: Save, blocks: list[Block], built: _Built) -> None:
         self.save = save
         self.step = save.step
-        #: what this rank has written
+        #: the tensors that this rank wrote
         self.blocks = blocks
         self.built = built
         self.generation = 0
         self.began = 0.0
-        #: when it may be compared
+        #: time from which on it may be compared
         self.due = 0.0
         self.thread: threading.Thread | None = None
         #: set by the thread, and taken by the loop
         self.plan: Plan | None = None
-        #: the comparison has found something, and is made once more
+        #: the comparison has found a difference, and is repeated
         self.doubted = False
         self.read = threading.Event()
         self.nbytes = 0
         #: the step was removed before it was read
         self.removed = False
-        #: something has been said of it that ends it
+        #: the outcome was reported or logged
         self.failed = False
         #: why it was not compared; empty: it was
         self.uncompared = built.why
@@ -168,13 +167,13 @@ class _Attempt:
 
 class Rehearsal:
     """
-    `note` and `look` are called by the thread of the loop, `stop` and `end` by any. `_ended` is
-    made once: the thread that waits for it hears whoever sets it.
+    The rehearsal of a Checkpointer. The thread of the loop calls note() and look(); any thread may
+    call stop() and end().
     """
 
     def __init__(self, engine: Engine, *, allow_pickle: bool) -> None:
         self._engine = engine
-        #: the program may go to another directory
+        #: absolute, because the program may change its directory
         self._path = os.path.abspath(engine.path)
         self._place = _place_of(self._path)
         self._allow_pickle = allow_pickle
@@ -182,22 +181,22 @@ class Rehearsal:
         self._ended = _End()
         self._attempt: _Attempt | None = None
         self._attempts = 0
-        #: a signal handler may come while a call is in here, and make another one
+        #: a call is running: a signal handler may interrupt it and make another one
         self._busy = False
-        #: the save that was started last; None: nobody needs to know
+        #: the save that was started last; None: not needed
         self._newest: Save | None = None
-        #: a save that has ended, and has removed what it removes
+        #: a save that has ended, and whose retention has ended
         self._calm: Save | None = None
         #: warnings that are still to be given
         self._found: collections.deque[str] = collections.deque()
 
     @property
     def over(self) -> bool:
-        """Nothing is tried any more."""
+        """True if the rehearsal has ended."""
         return self._ended.is_set()
 
     def note(self, save: Save, state: dict[str, Any] | None, blocks: list[Block]) -> None:
-        """A save has started. `state`: that of the Checkpointer; None: the save is of another."""
+        """A save has started. `state`: of the Checkpointer; None: another state is saved."""
         if self.over or os.getpid() != self._pid:
             return
         self._newest = save
@@ -212,7 +211,7 @@ class Rehearsal:
         self._attempt = _Attempt(save, blocks, built)
 
     def look(self, state: dict[str, Any] | None) -> None:
-        """Goes on, if there is anything to go on with. Raises nothing but what warnings raise."""
+        """Does the next part that is due. Raises only if a warning is turned into an error."""
         if os.getpid() != self._pid:
             return
         attempt = self._attempt
@@ -232,7 +231,9 @@ class Rehearsal:
             if attempt.save._settled:
                 self._begin(attempt)
             return
-        ended = attempt.read.is_set()  # before the plan is taken, which is there by then
+        ended = (
+            attempt.read.is_set()
+        )  # read before the plan is taken: the thread sets the plan first
         if attempt.plan is not None and time.perf_counter() < attempt.due:
             return
         plan, attempt.plan = attempt.plan, None
@@ -243,12 +244,12 @@ class Rehearsal:
 
     def _begin(self, attempt: _Attempt) -> None:
         if attempt.save._failure is not None:
-            self._attempt = None  # the next one that is saved is tried
+            self._attempt = None  # the next step is tried
             return
         attempt.generation = attempt.save.info.generation
         attempt.began = time.perf_counter()
         attempt.due = attempt.began + _TOGETHER * (self._engine.world > 1)
-        # A finalizer that finds itself on it waits for no lock that it holds.
+        # A Helper: a finalizer that runs on this thread must not wait for its locks.
         attempt.thread = Helper(
             target=self._run, args=(attempt,), name="libckpt-rehearsal", daemon=True
         )
@@ -264,7 +265,7 @@ class Rehearsal:
         try:
             plan.compare(state)
         except Exception:
-            # Another thread of the program may have changed it meanwhile, and back.
+            # Another thread may have changed the state during the comparison.
             if not _is_built_so(state, attempt.built):
                 return
             if attempt.doubted:
@@ -292,7 +293,7 @@ class Rehearsal:
         self.stop()
         self._attempt = None
 
-    # What is said.
+    # Reports.
 
     def _where(self, attempt: _Attempt) -> str:
         engine = self._engine
@@ -316,8 +317,8 @@ class Rehearsal:
 
     def _judge(self, attempt: _Attempt, error: Exception, *, compared: bool) -> None:
         """
-        Any thread. Keeps nothing of the error but its text. `compared`: the comparison found it,
-        and not the reading.
+        Any thread. Keeps only the text of the error. `compared`: the error is of the comparison,
+        and not of the reading.
         """
         attempt.failed = True
         where = self._where(attempt)
@@ -340,11 +341,13 @@ class Rehearsal:
 
     def _say_failed(self, where: str, error: Exception) -> None:
         logger.log(
-            logging.DEBUG if self.over else logging.WARNING,  # nobody needs it any more
+            logging.DEBUG if self.over else logging.WARNING,  # it is not needed any more
             "%s was not tried. The rehearsal itself failed, which says nothing of the step: %s: %s",
             where,
             type(error).__name__,
-            str(error),  # a handler may keep what it is given, and an exception keeps the buffer
+            str(
+                error
+            ),  # not the exception, which would keep the buffer alive if a handler keeps it
         )
 
     def _tell(self) -> None:
@@ -354,8 +357,8 @@ class Rehearsal:
     # The end.
 
     def stop(self) -> None:
-        """Ends it, and waits for nothing. Any thread."""
-        if os.getpid() != self._pid:  # its thread may have had the event's lock at the fork
+        """Ends the rehearsal. Does not wait. Any thread."""
+        if os.getpid() != self._pid:  # its thread may have held the lock at the fork
             return
         self._ended.set()
         self._newest = self._calm = None
@@ -365,7 +368,7 @@ class Rehearsal:
             attempt.blocks = []
 
     def end(self) -> None:
-        """Ends it, and gives the thread a little time to end. Any thread."""
+        """Ends the rehearsal, and waits a short time for its thread. Any thread."""
         self.stop()
         attempt = self._attempt
         thread = None if attempt is None else attempt.thread
@@ -402,7 +405,7 @@ class Rehearsal:
         except Exception as error:
             self._judge(attempt, error, compared=False)
         finally:
-            if self.over:  # nobody takes it any more
+            if self.over:  # the loop does not take it any more
                 attempt.plan = None
             attempt.read.set()
 
@@ -411,11 +414,10 @@ class Rehearsal:
         if sum(len(block.names) for block in blocks) > _TENSORS:
             raise _LeftOutError(f"too many tensors: this rank has saved more than {_TENSORS}")
         if attempt.built.mark is not None:
-            # Another turn than that of reading, which takes long. Staging memory that is not
-            # registered is not taken.
+            # Not the turn of reading, which takes long. Unregistered staging memory is not taken.
             with turn(opening_of(self._path), self._wait), self._reading("threads") as engine:
                 self._surely(attempt, engine, lambda: self._open(attempt, engine))
-        # Neither memory is taken nor a step kept from removal while others have the turn.
+        # While others have the turn, no memory is taken and no step is protected from removal.
         with turn(self._path, self._wait), self._reading(self._engine.options.io) as engine:
             slices = Slices(
                 engine, attempt.step, _SLICE,
@@ -429,7 +431,7 @@ class Rehearsal:
 
     @contextlib.contextmanager
     def _reading(self, io: str) -> Iterator[Engine]:
-        """An engine of its own. Nothing is asked of that of the loop, which may be closed."""
+        """Opens a separate engine, because the engine of the loop may be closed at any time."""
         if memory_left() < _MEMORY:
             raise _LeftOutError(f"less than {_MEMORY >> 20} MiB of memory are left")
         if _place_of(self._path) != self._place:
@@ -444,7 +446,7 @@ class Rehearsal:
 
     def _surely(self, attempt: _Attempt, engine: Engine, call: Callable[[], object]) -> None:
         """
-        Calls what reads, and once more if it cannot: file systems over a network fail now and then.
+        Calls a function that reads, and again if it fails: network file systems fail sometimes.
         """
         try:
             call()
@@ -464,8 +466,8 @@ class Rehearsal:
             raise
 
     def _open(self, attempt: _Attempt, engine: Engine) -> None:
-        """Finds what is to be compared."""
-        self._give_way()  # an engine takes its time to open
+        """Makes the plan of the comparison."""
+        self._give_way()  # opening an engine takes long
         with TrialReader(engine, attempt.step) as reader:
             check_generation(reader, attempt.generation)
             if _count(reader) > _TENSORS_OF_ALL:
@@ -476,7 +478,7 @@ class Rehearsal:
                 attempt.plan = Plan(reader, allow_pickle=self._allow_pickle)
 
     def _written(self, blocks: list[Block]) -> list[Bound]:
-        """The boxes that this rank has written, as what is to be read."""
+        """The boxes that this rank wrote, to be read."""
         bounds: list[Bound] = []
         for block in blocks:
             for name, what in zip(block.names, block.described, strict=True):
@@ -487,15 +489,15 @@ class Rehearsal:
         return bounds
 
     def _rest(self, took: float) -> None:
-        """Before each slice; the last one took so long."""
+        """Called before each slice. Rests, depending on the time the last one took."""
         self._ended.wait((_SHARE - 1) * took)
         self._heed()
         self._give_way()
 
     def _give_way(self) -> None:
         """
-        Waits while a save runs and may then remove steps. One that is open here stays until the
-        next save, and the disk may have no room for it.
+        Waits while a save runs, and while it may remove steps. Retention cannot remove a step that
+        is open here before the next save, and the disk may be too small for that.
         """
         passed = 0
         while (save := self._newest) is not None and save is not self._calm:
@@ -511,7 +513,7 @@ class Rehearsal:
         self._heed()
 
     def _tick(self) -> None:
-        """While a slice is read."""
+        """Called while a slice is read."""
         self._heed()
         save = self._newest
         if save is not None and save is not self._calm:
@@ -519,23 +521,23 @@ class Rehearsal:
 
 
 def opening_of(path: str) -> str:
-    """Names the turn of those that open the store to compare, beside that of those that read."""
+    """The name of the turn for opening the store. It differs from the turn for reading."""
     return os.path.join(path, "opening")
 
 
 def _check_there(attempt: _Attempt, engine: Engine) -> None:
-    """What is missing or cannot be read is no finding where the whole step is gone: raises that."""
+    """Raises StepNotFoundError if the whole step is gone: then a failed read is no finding."""
     try:
         with Reader(engine, attempt.step) as reader:
             check_generation(reader, attempt.generation)
     except errors.StepNotFoundError:
         raise
     except errors.CheckpointError:
-        pass  # it has been told
+        pass  # it was reported
 
 
 def _is_finding(error: Exception) -> bool:
-    """True if the step, or its files, are to blame."""
+    """True if the error is about the step or its files."""
     return isinstance(error, errors.MismatchError) or (
         isinstance(error, errors.CheckpointError) and is_unreadable(error)
     )
@@ -555,7 +557,7 @@ def _is_built_so(state: dict[str, Any], built: _Built) -> bool:
 
 
 def _place_of(path: str) -> tuple[int, int] | None:
-    """Which directory it is; None: that is not known."""
+    """Identifies a directory; None: unknown."""
     try:
         found = os.stat(path)
     except OSError:
@@ -565,15 +567,15 @@ def _place_of(path: str) -> tuple[int, int] | None:
 
 def _has_more_steps(path: str, most: int) -> bool:
     """
-    True if there are more directories in those of a store: its steps, and what is left of some. To
-    know more of them, much of each would have to be read.
+    True if the store has more directories of steps, including remains. They are not read, because
+    that would take long.
     """
     found = 0
     with os.scandir(path) as outer:
         for folder in outer:
             if not folder.is_dir(follow_symlinks=False):
                 continue
-            # One that is removed meanwhile has none.
+            # A directory that was removed meanwhile.
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as inner:
                 for entry in inner:
                     found += entry.is_dir(follow_symlinks=False)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Putting a step back into a live state, in place.
+Restores a step into a live state, in place.
 
-First the checkpoint is compared with the live state, and every tensor is given the memory it goes
-to; nothing is changed by that. Then the library reads. Then everything else is put in place.
+First the step is compared with the live state, and every tensor is assigned memory. Nothing changes
+so far. Then the library reads the tensors. Then all other values are restored.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _PLAIN = {bool, bytes, complex, float, int, str, type(None)}
 
 
 class Restored(NamedTuple):
-    """What has come of a restore."""
+    """The result of a restore."""
 
-    #: paths of settings that the step does not have, and that have stayed
+    #: paths of settings that are not in the step and have kept their values
     stayed: set[Path]
-    #: the step has everything that is in the state of this rank, and the state has nothing else
+    #: step and state of this rank have the same contents
     complete: bool
 
 
@@ -70,11 +70,12 @@ def restore(
     kept: Collection[Path] = (),
 ) -> Restored:
     """
-    Brings `state` back to what the step holds. `tolerated`: patterns over the names of what may be
-    new or gone. `exact`: it was saved or resumed before, so that settings which are new go, but for
-    those that are `kept`.
+    Restores `state` from the step. `tolerated`: patterns over names that may be new or gone.
+    `exact`: the state was saved or resumed before, so settings that are not in the step are
+    removed, except those in `kept`.
     """
-    # The ranks, which together must take all of the step; None: this one does, or each what it had.
+    # With takers, the ranks together must take all of the step. Without, this rank alone must, or
+    # each rank takes what it saved.
     takers = reader.engine.takers
     if takers is not None:
         takers.begin(reader.number)
@@ -82,8 +83,8 @@ def restore(
     meta = origin.meta
     if meta is None:
         raise FormatError(
-            f"step {reader.step} was not written by a Checkpointer, so that there is no state to "
-            "resume: libckpt.load() gives its tensors, and libckpt.dcp.StorageReader what "
+            f"step {reader.step} was not written by a Checkpointer, so there is no state to "
+            "resume: libckpt.load() returns its tensors, and libckpt.dcp.StorageReader loads what "
             "dcp.save() has saved",
             step=reader.step,
         )
@@ -110,7 +111,7 @@ def restore(
 
 
 class Restoring(Live):
-    """`match` finds what goes where, `apply` does what is no reading."""
+    """match() compares and assigns memory. apply() restores all values that are not tensors."""
 
     def __init__(
         self,
@@ -123,27 +124,27 @@ class Restoring(Live):
         kept: Collection[Path],
     ) -> None:
         super().__init__(reader, allow_pickle, origin, tolerated, exact=exact, kept=kept)
-        #: of dicts the keys that the step does not have, and that stay
+        #: (id of a dict, key) of settings that are not in the step and keep their values
         self._staying: set[tuple[int, str]] = set()
-        #: modules that the step does not have, and where they are
+        #: modules that are not in the step
         self._new: list[Special] = []
         self._optimizers: list[OptimizerLoad] = []
         self._loads: dict[int, Callable[[], None]] = {}
 
     @property
     def has_more(self) -> bool:
-        """True if something stays that the step does not have."""
+        """True if the state keeps something that is not in the step."""
         return bool(self.stayed or self.kept or self.generator_stayed)
 
     def match(self, meta: dict[str, Json], state: dict[str, Any], *, shared: bool = False) -> None:
         """
-        Compares; raises MismatchError that lists everything that is different. `shared`: with other
-        ranks, which may take what this one leaves.
+        Compares, and raises MismatchError with all differences. `shared`: there are other ranks
+        that may take what this one leaves.
         """
         self.leftovers.begin(state, shared=shared)
         children = dict_items(meta["state"])
         if children is None:
-            raise FormatError(f"step {self._reader.step}: its state is no dict")
+            raise FormatError(f"step {self._reader.step}: its state is not a dict")
         self._match_keys(dict(children), state, None)
         for path, module in self._new:
             if is_module(module):
@@ -171,7 +172,7 @@ class Restoring(Live):
                 self._missing(value, (path, key))
 
     def _missing(self, value: Any, path: Path) -> None:
-        """What the step does not have. Optimizers may have parameters of it."""
+        """Notes a value that is not in the step. Optimizers may have its parameters."""
         if self._problem_at("missing", path):
             self._new += specials_in(value, path)
 
@@ -195,7 +196,7 @@ class Restoring(Live):
                 self._match(item, value, (path, index))
         else:
             if _holds_memory(live):
-                self.problem("changed", f"{path_text(path)} holds tensors in another arrangement")
+                self.problem("changed", f"{path_text(path)} has tensors in another arrangement")
             self.want(node, path)
 
     def _match_dict(self, children: dict[Any, Json], live: dict[Any, Any], path: Path) -> None:
@@ -259,14 +260,14 @@ class Restoring(Live):
         if load.match():
             self._loads[id(live)] = load.apply
 
-    # Putting in place.
+    # Restoring.
 
     def apply(self, meta: dict[str, Json], state: dict[str, Any]) -> None:
-        """The tensors are in place; now everything else. The generators come last."""
+        """Restores all other values, when the tensors were read. Generators come last."""
         for key, node in dict_items(meta["state"]) or ():
             if key in state:
                 state[key] = self._apply(node, state[key], (None, key))
-        # What draws when it begins may draw from what an object of the state has put back.
+        # A loader may draw from a generator of the state when it begins. Put these back after it.
         held = {id(one): keeper(one) for value in self.objects for one in generators_in(value)}
         for loader, path, epochs in self.begun:
             begin(loader, path, epochs)
@@ -280,13 +281,13 @@ class Restoring(Live):
             _rng.restore(self._rng(), self._decoder)
 
     def _seed(self) -> None:
-        """There was no such rank: its generators get what no other rank has, and no other step."""
+        """No rank of this number saved the step: seeds the generators by run, step and rank."""
         reader, rank = self._reader, self._reader.engine.rank
         source = f"{reader.engine.run_id()}/{reader.generation}/{reader.step}/{rank}"
         _rng.seed_all(int.from_bytes(hashlib.sha256(source.encode()).digest()[:8], "big"))
 
     def warn(self) -> None:
-        """Says what another number of ranks has made of this rank's state."""
+        """Warns of differences, also those that another number of ranks causes."""
         self.differences.warn()
         if self.origin.whole and self.origin.own_buffers:
             return
@@ -347,14 +348,14 @@ class Restoring(Live):
 
 
 def is_special(value: Any) -> bool:
-    """True for what has a node of its own in the Python state."""
+    """True for modules, and objects that are saved by their state_dict()."""
     if type(value) in _PLAIN or isinstance(value, (dict, list, tuple)):
         return False
     return is_module(value) or is_stateful(value)
 
 
 def _holds_memory(value: Any) -> bool:
-    """True if there is something in it that is restored in place."""
+    """True if a value has tensors, arrays or objects in it, which are restored in place."""
     if isinstance(value, dict):
         return any(map(_holds_memory, value.values()))
     if isinstance(value, (list, tuple)):
@@ -363,6 +364,6 @@ def _holds_memory(value: Any) -> bool:
 
 
 def fits_array(stored: Stored, live: Any) -> bool:
-    """True if it has the type and the shape of what is stored."""
+    """True if an array has the stored dtype and shape."""
     number = _dtypes.numpy_numbers().get(live.dtype)
     return bool((number, live.shape) == (stored.dtype, stored.shape))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers what an engine asks of the job's key-value store, from a thread."""
+"""Service: a thread that runs an engine's requests to the job's key-value store."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ._kvstore import Table, first_line
 from ._log import logger
 from ._native import ffi, lib
 
-#: A connection that broke is made anew, but not more often than this.
+#: Seconds between two attempts to connect again.
 _RECONNECT = 10.0
-#: For the thread, at the end. A store that hangs is left behind with it.
+#: Seconds to wait for the thread at the end. It is abandoned if the store hangs.
 _FAREWELL = 2.0
 
 
 class Service:
-    """Answers what an engine asks, from a thread. Made before the engine, closed after it."""
+    """The thread and its queue. Created before the engine and closed after it."""
 
     def __init__(self, table: Table, path: str) -> None:
         self.ptr: Any = None
@@ -34,12 +34,12 @@ class Service:
         self._thread.start()
 
     def __del__(self) -> None:
-        # It never came to an engine.
+        # No engine was opened with it.
         if getattr(self, "ptr", None) is not None:
             self.close()
 
     def close(self) -> None:
-        """After the engine has closed, or could not be opened."""
+        """To be called when the engine has closed, or could not be opened."""
         ptr, self.ptr = self.ptr, None
         if ptr is None:
             return
@@ -48,13 +48,13 @@ class Service:
             return
         if self._thread.ident is not None:  # else no thread could be started
             self._thread.join(_FAREWELL)
-        # One that hangs in the store still has the server in its hands.
+        # A thread that hangs in the store still uses the server.
         if not self._thread.is_alive():
             lib.ckpt_exchange_server_free(ptr)
 
 
 class _Link:
-    """The table, as long as it can be reached. That it cannot is logged once, until it can."""
+    """The connection. Logs once when it breaks, and once when it works again."""
 
     def __init__(self, table: Table, path: str) -> None:
         self._table = table
@@ -63,12 +63,12 @@ class _Link:
         self._next_try = 0.0
 
     def do(self, request: Any) -> tuple[int, str, list[bytes | None]]:
-        """Result, reason and values for a request."""
+        """Runs a request. Returns its result, the reason and the values."""
         keys = [f"libckpt/{ffi.string(request.keys[i]).decode()}" for i in range(request.count)]
         try:
             self._mend()
             values = self._ask(request, keys)
-        except Exception as error:  # The engine is told: nobody else could be.
+        except Exception as error:  # The engine gets the error.
             self._failed(error)
             return lib.CKPT_ENETWORK, first_line(error), []
         if self._broken:
@@ -110,13 +110,13 @@ class _Link:
 
 
 def _serve(ptr: Any, table: Table, path: str) -> None:
-    """The thread: sleeps in C until the engine asks something or has closed."""
+    """The thread. Sleeps in C until there is a request, or the engine has closed."""
     link = _Link(table, path)
     request = new_struct("ckpt_exchange_request")
     while lib.ckpt_exchange_next(ptr, lib.CKPT_FOREVER, request) == 0:
         if _reply(ptr, request, *link.do(request)) < 0:
-            # An answer that the engine will not have: a value that is none of libckpt's.
-            _reply(ptr, request, -errno.EIO, "the job's key-value store holds strange values", [])
+            # The engine refuses the answer: a value was not written by libckpt.
+            _reply(ptr, request, -errno.EIO, "the job's key-value store has foreign values", [])
 
 
 def _reply(ptr: Any, request: Any, result: int, reason: str, values: list[bytes | None]) -> int:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-From a user's state to what one save needs: descriptions of tensors, and JSON.
+Planner: turns a state into a Snapshot, with descriptions of tensors, and JSON.
 
-Modules and optimizers are walked once; later saves only check that nothing has changed and update
+Modules and optimizers are walked once. Later saves only check that nothing has changed, and update
 pointers. Everything else (plain values, schedulers, loaders) is encoded at every save.
 """
 
@@ -58,12 +58,12 @@ if TYPE_CHECKING:
     import torch
 
 
-#: Up to so many bytes are sooner copied than watched while they are copied behind the loop.
+#: States up to this size are copied at once: that is faster than the checks of a background copy.
 SMALL_BYTES = 32 << 20
 
 
 class Planner:
-    """Turns a state into snapshots; remembers the last one. One thread at a time."""
+    """Turns a state into snapshots, and remembers the last one. One thread at a time."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Planner:
         stages: Stages | None = None,
     ) -> None:
         self._stages = stages
-        #: it has been said that the names are not those that the ranks have told
+        #: it was warned that the names have changed
         self._said_changed = False
         self._ranks = Ranks(rank, world, Near(rank, peers) if peers else None, per_rank)
         self._common: tuple[Walked, list[Shared], list[Shared], bytes, dict[str, str]] | None = None
@@ -88,15 +88,15 @@ class Planner:
         self._allow_pickle = allow_pickle
         self._walked: Walked | None = None
         self._slow: Block | None = None
-        #: modules that were walked before the first save, and what the optimizers own of them
+        #: modules that were walked before the first save, and parameters that optimizers own
         self._early: tuple[list[Special], Modules, dict[int, torch.Tensor]] | None = None
-        #: paths of optimizers of which it has been said that what they change is copied at once
+        #: paths of optimizers for which it was logged that their parameters are copied at once
         self._said: set[Path] = set()
         self._groups = Groups(world)
         self._own_buffers = OwnBuffers(self._ranks, self._groups, known)
         self._meshes = Meshes(rank, world)
         self._alike = Slow()
-        #: what was described anew at the last save, and what it adds to the balance
+        #: contributions of tensors that were described anew at the last save, and their sum
         self._held: tuple[list[Held], int] = [], 0
 
     def snapshot(self, state: dict[str, Any]) -> Snapshot:
@@ -106,7 +106,7 @@ class Planner:
         return self._assemble(walked, writer, meta, common)
 
     def check_stages(self, state: dict[str, Any]) -> None:
-        """Raises MismatchError on all ranks if they do not have the same and are no stages."""
+        """Raises MismatchError on all ranks if they have different tensors and are not stages."""
         if self._stages is not None and self._stages.is_wrong:
             now = told_by(state, self._ranks)
             if now is not None:
@@ -114,14 +114,14 @@ class Planner:
 
     def check(self, state: dict[str, Any], is_ready: Callable[[Any], bool] | None = None) -> None:
         """
-        Raises what snapshot() would raise. `is_ready` says of an object whether it may be asked for
-        its state_dict() before a save; one that raises an exception then is passed over, too.
+        Raises what snapshot() would raise. `is_ready`: says of an object whether it may be asked
+        for its state_dict() before a save. An object that raises is left out, too.
         """
         is_first = self._walked is None
         walked, writer, _, _ = self._describe(state, is_ready)
         if not writer.passed_over:
             self._walked = walked
-        if is_first:  # the modules need not be walked again when the optimizers have state
+        if is_first:  # so that modules are not walked again when the optimizers have state
             self._early = walked.specials, walked.modules, walked.owned
 
     def _describe(
@@ -130,7 +130,7 @@ class Planner:
         check_state(state)
         specials = find_specials(state)
         walked = self._walked
-        self._walked = None  # should anything below fail
+        self._walked = None  # in case anything below fails
         if walked is not None and not self._still(walked, specials):
             walked = None
         if walked is None:
@@ -154,7 +154,7 @@ class Planner:
         return walked, writer, meta, common
 
     def _own_of(self, specials: list[Special], modules: Modules, sink: Sink) -> Own:
-        """The buffers of this rank's own."""
+        """The copies of buffers that this rank saves as its own."""
         used = {*sink.owns.values(), *modules.owns.values()}
         own = self._own_buffers.plan(
             modules.buffers + sink.buffers,
@@ -170,8 +170,8 @@ class Planner:
         self, walked: Walked, others: list[Shared], apart: list[Shared]
     ) -> tuple[bytes, dict[str, str]]:
         """
-        Stands for the tensors that all ranks must have: what one of them takes to be another's turn
-        is in no shard if that one does not have it. And what is meant by the names of the rest.
+        A digest of the tensors that all ranks must have: if a rank leaves a tensor to another rank
+        that does not have it, no rank saves it. And the meanings of all other names.
         """
         if self._ranks.world == 1:
             return b"", {}
@@ -206,7 +206,7 @@ class Planner:
         return last[3], last[4]
 
     def _still(self, walked: Walked, specials: list[Special]) -> bool:
-        """True if what was walked is as it was; replaced tensors are brought up to date."""
+        """True if nothing that was walked has changed. Updates replaced tensors."""
         if not same_specials(specials, walked.specials) or not walked.modules.same():
             return False
         first = len(walked.modules.names)
@@ -263,13 +263,15 @@ class Planner:
             if is_optimizer(special.value)
         ]
         for parameter in chain.from_iterable(source.params for source in sources):
-            if id(parameter) in sink.ids:  # the optimizer holds it, so that it cannot be replaced
+            if id(parameter) in sink.ids:  # the optimizer holds it, so it must be restored in place
                 check_place(describe(parameter), sink.ids[id(parameter)])
         names, described = list(modules.names), list(modules.described)
         eager = list(modules.eager)
         settled = Settled.of(modules)
         used = set(modules.used) | sink.used
-        shares = Shares()  # of its own: modules are not always walked again with the optimizers
+        shares = (
+            Shares()
+        )  # not shared with the modules, which are not always walked again with the optimizers
         for source in sources:
             if clash := source.names & used:
                 raise name_clash(min(clash), source.path)
@@ -312,7 +314,7 @@ class Planner:
         )
 
     def _settle_source(self, source: OptimizerSource, shares: Shares, settled: Settled) -> None:
-        """Decides who writes each tensor of an optimizer."""
+        """Decides which rank writes each tensor of an optimizer."""
         part = source.part
         own = {name.encode() for name in source.owns.values()}
         copies = [
@@ -334,7 +336,7 @@ class Planner:
             source.mine = [number for number, wanted in enumerate(mine) if wanted]
 
     def _ties_of(self, modules: Modules, sink: Sink) -> list[tuple[bytes, bytes]]:
-        """Second names that only other ranks have, of tensors that this rank writes for them."""
+        """Second names that only other ranks have, for tensors that this rank writes."""
         if self._stages is None or self._meshes.named is None:
             return []
         return [
@@ -417,7 +419,7 @@ class Planner:
 
 
 def _lends_the_same(walked: Walked, sink: Sink) -> bool:
-    """True if the optimizers' parameters that are no module's have the names they had."""
+    """True if parameters of optimizers that are in no module still have their names."""
     if any(sink.ids.get(key) != name for key, name in walked.borrowed.items()):
         return False
     return all(sink.used.isdisjoint(source.names) for source in walked.sources)

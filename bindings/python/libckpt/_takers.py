@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether the ranks that resume a step take all of it, where none of them has to: stages of a
-pipeline.
+Checks that the ranks that resume a step together take all of it, if none of them alone must: stages
+of a pipeline.
 
-One rank alone cannot know that. So each rank writes into the job's key-value store what it takes,
-before it reads. Ranks that take the same share one text. All ranks have written when the first of
-them has read. If all of them take everything, nothing more is done. Otherwise rank 0 reads what
-they have written, and publishes one answer, which the other ranks wait for.
+Before it reads, each rank writes to the job's key-value store what it takes. Ranks that take the
+same share one record. When the first rank has read, all ranks have written. If all of them take
+everything, that is all. Otherwise rank 0 reads the records and publishes the result, and the other
+ranks wait for it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds that the store of keys may take, which may hang.
+#: Seconds that the key-value store may take for all calls of a step. It may hang.
 _PATIENCE = 30.0
-#: Longest pause before a rank asks again for the answer, in seconds. There may be many ranks.
+#: Longest pause between two reads of the answer, in seconds. There may be many ranks.
 _PAUSE = 0.5
-#: What a rank tells that takes every tensor.
+#: The record of a rank that takes every tensor.
 _ALL = b"all"
 
 
@@ -44,20 +44,20 @@ _LEAD = (
 
 
 class _UntoldError(Exception):
-    """Another rank has not written what it should have. The connection is not at fault."""
+    """Another rank has not written its record. The connection works."""
 
 
 class Taken(NamedTuple):
-    """What a rank takes of a step, and leaves."""
+    """What a rank takes and leaves of a step."""
 
-    #: tensors, of a list that all ranks have
+    #: tensors that it takes, from a list that all ranks have
     tensors: set[str]
-    #: other things, by their names
+    #: names of other things that it takes
     others: set[str]
     left: set[str]
 
     def encode(self, names: Sequence[str]) -> bytes:
-        """For a key of the store. `names` is the list."""
+        """As bytes, for a key. `names`: the list of all tensors."""
         data = bytearray((len(names) + 7) // 8)
         for place, name in enumerate(names):
             if name in self.tensors:
@@ -68,7 +68,7 @@ class Taken(NamedTuple):
 
 
 def _zeros(bits: int, count: int) -> Iterator[int]:
-    """Places, of so many, at which a number has no bit."""
+    """The positions below `count` at which the bit is 0."""
     missing = ~bits & ((1 << count) - 1)
     data = missing.to_bytes((count + 7) // 8, "little")
     for place, byte in enumerate(data):
@@ -77,13 +77,13 @@ def _zeros(bits: int, count: int) -> Iterator[int]:
 
 
 def _await(table: Table, key: str) -> None:
-    """Until the server has what was written before. It answers no set()."""
+    """Waits until the server has handled earlier writes, which have no answer."""
     if table.read(key) is None:
         raise RuntimeError("the server has not got what was written")
 
 
 class Takers:
-    """The ranks of a job that resume, as one of them sees it."""
+    """One rank of a job that resumes."""
 
     def __init__(self, table: Table, prefix: str, rank: int, world: int) -> None:
         self._table = table
@@ -94,13 +94,13 @@ class Takers:
 
     def begin(self, number: int) -> None:
         """
-        All ranks have opened a step. `number` is that of this restore, the same on all of them: a
-        restore that was interrupted leaves words that no other one reads.
+        To be called when a step is open. `number`: of this restore, the same on all ranks. So no
+        restore reads records of an interrupted one.
         """
         self._place = f"{self._begin}/{number}"
 
     def tell_all(self) -> None:
-        """Before this rank reads: it takes all tensors, and leaves nothing else."""
+        """To be called before this rank reads, if it takes all tensors and leaves nothing else."""
         key = f"{self._place}/{self._rank}"
 
         def put(table: Table) -> None:
@@ -110,10 +110,10 @@ class Takers:
         self._limited(put)
 
     def tell(self, taken: Taken, names: Sequence[str]) -> None:
-        """Before this rank reads: it takes that. `names` are all tensors, in one order."""
+        """To be called before this rank reads. `names`: all tensors, in the order of all ranks."""
         said = taken.encode(names)
         digest = hashlib.sha256(said).hexdigest()[:32]
-        place = self._place  # a thread that is left behind writes nowhere else
+        place = self._place  # an abandoned thread must not write to keys of a later restore
 
         def put(table: Table) -> None:
             if table.put(f"{place}/{digest}/by", str(self._rank).encode()):
@@ -127,8 +127,9 @@ class Takers:
 
     def lost(self, list_names: Callable[[], Sequence[str]]) -> tuple[list[str], list[str]]:
         """
-        After all have read: tensors that no rank takes, and other things that some leave and none
-        takes. `list_names` gives all tensors, if somebody leaves something.
+        To be called when all ranks have read. Returns tensors that no rank takes, and other things
+        that some rank leaves and none takes. `list_names`: returns all tensors; it is called only
+        if some rank leaves something.
         """
         place = self._place
         if self._limited(lambda table: table.read(f"{place}/some")) is None:
@@ -140,7 +141,7 @@ class Takers:
         return [names[number] for number in answer.tensors], answer.others
 
     def _decide(self, place: str, names: Sequence[str]) -> _Answer:
-        """Rank 0: reads what all have told, and publishes what that comes to."""
+        """Rank 0: reads the records of all ranks, and publishes the result."""
         try:
             answer = _sum_up(self._limited(lambda table: self._told(table, place)), names)
         except (NetworkError, FormatError) as error:
@@ -155,7 +156,7 @@ class Takers:
         return answer
 
     def _hear(self, place: str) -> _Answer:
-        """Another rank: waits for what rank 0 publishes."""
+        """Other ranks: waits for the result of rank 0."""
 
         def hear(table: Table) -> bytes:
             pause = Pause(_PATIENCE, _PAUSE)
@@ -167,7 +168,7 @@ class Takers:
         return _Answer(*json.loads(zlib.decompress(self._limited(hear, 2 * _PATIENCE))))
 
     def _told(self, table: Table, place: str) -> list[bytes]:
-        """What the ranks have told, each text once."""
+        """The records of all ranks, each once."""
         digests = table.get([f"{place}/{rank}" for rank in range(self._world)])
         if None in digests:
             raise _UntoldError(f"rank {digests.index(None)} has not told what it takes")
@@ -180,8 +181,8 @@ class Takers:
 
     def _limited(self, call: Callable[[Table], T], patience: float | None = None) -> T:
         """
-        On a thread that may be left behind: a store that hangs has no deadlines. A connection that
-        broke is made anew.
+        Makes a call on a thread that is abandoned after a timeout, because a store that hangs has
+        no timeouts. A broken connection is replaced.
         """
         found: list[T] = []
         failed: list[BaseException] = []
@@ -196,7 +197,7 @@ class Takers:
         try:
             thread.start()
             thread.join(_PATIENCE if patience is None else patience)
-        except RuntimeError as error:  # there can be no thread
+        except RuntimeError as error:  # no thread can be started
             failed.append(error)
         if found:
             return found[0]
@@ -205,7 +206,7 @@ class Takers:
     def _call(self, call: Callable[[Table], T]) -> T:
         try:
             return call(self._table)
-        except RuntimeError:  # what c10d raises of a connection
+        except RuntimeError:  # c10d raises it for a broken connection
             fresh = self._table.again()
             if fresh is None:
                 raise
@@ -214,13 +215,13 @@ class Takers:
 
 
 class _Answer(NamedTuple):
-    """What the words of all ranks come to."""
+    """The result of all records."""
 
-    #: places of the tensors that no rank takes
+    #: positions of the tensors that no rank takes
     tensors: list[int]
     #: other things that some rank leaves and none takes
     others: list[str]
-    #: not empty: it is not known, and why
+    #: not empty: why the result is not known
     why: str
 
 
