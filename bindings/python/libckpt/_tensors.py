@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as the C library sees them: which may be saved, and arrays of descriptions."""
+"""Describes tensors for the C library, and checks which tensors can be saved."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 
 class Described(NamedTuple):
-    """Where the elements are and how they lie."""
+    """The memory and the layout of a tensor, or of a box of one."""
 
     dtype: int
     shape: tuple[int, ...]
     #: in elements; None: contiguous
     strides: tuple[int, ...] | None
     pointer: int
-    #: shape of the tensor that this is a box of, and where it begins there; None: this is all of it
+    #: shape of the tensor that this is a box of, and where the box begins; None: the whole tensor
     whole: tuple[int, ...] | None = None
     start: tuple[int, ...] | None = None
-    #: the GPU whose memory it is
+    #: number of the GPU that the memory is on, or CPU
     gpu: int = _gpus.CPU
 
     @property
     def full_shape(self) -> tuple[int, ...]:
-        """Of the tensor, however little of it is here."""
+        """The shape of the whole tensor."""
         return self.shape if self.whole is None else self.whole
 
 
 def check_tensor(value: torch.Tensor, where: str) -> None:
-    """Raises for a tensor that cannot be saved, naming it."""
+    """Raises UnsupportedStateError for a tensor that cannot be saved."""
     if _is_common(value):
         return
     reason = _refusal(value)
@@ -51,7 +51,7 @@ def check_tensor(value: torch.Tensor, where: str) -> None:
 
 
 def _is_common(value: torch.Tensor) -> bool:
-    """True for one that can be saved, as most can. There may be very many of them."""
+    """True for an ordinary tensor, which can be saved. A fast check: there may be very many."""
     import torch
 
     kind, dtype = type(value), value.dtype
@@ -68,7 +68,7 @@ def _is_common(value: torch.Tensor) -> bool:
 
 
 def _instead_of_class(value: torch.Tensor) -> str:
-    """What to save instead. One without memory only stands for other tensors."""
+    """Advice on what to save instead of a subclass."""
     try:
         has_memory = value.numel() == 0 or value.data_ptr() != 0
     except RuntimeError:
@@ -113,8 +113,8 @@ def _refusal(value: torch.Tensor) -> str | None:
 
 def describe(value: torch.Tensor, like: torch.Tensor | None = None) -> Described:
     """
-    Describes a tensor that was checked. `like`: a DTensor, of which it is to be the same box; see
-    is_part_like().
+    Describes a tensor that was checked. `like`: a DTensor. The tensor is then the same box of it:
+    see is_part_like().
     """
     if like is not None or is_spread(value):
         return _describe_spread(value, value if like is None else like)
@@ -151,8 +151,8 @@ def _describe_spread(value: torch.Tensor, like: torch.Tensor) -> Described:
 
 def overlaps(what: Described) -> bool:
     """
-    True if elements share memory, so that no bytes can be read to it. On a GPU those that lie
-    between one another count as well: the kernels do not tell them apart.
+    True if elements share memory, so the tensor cannot be read in place. On a GPU, interleaved
+    dimensions count, too, because the kernels do not support them.
     """
     if what.strides is None or 0 in what.shape:
         return False
@@ -163,7 +163,7 @@ def overlaps(what: Described) -> bool:
             return True
         apart = apart and step > reach
         reach += step * (count - 1)
-    # Dimensions that lie between one another are rare: one bit for every place that is taken.
+    # Interleaved dimensions are rare: use one bit for each used place.
     if apart or what.gpu != _gpus.CPU:
         return not apart
     return _places(dims).bit_count() < math.prod(what.shape)
@@ -181,7 +181,7 @@ def _places(dims: list[tuple[int, int]]) -> int:
 
 
 def check_place(what: Described, where: str) -> None:
-    """Raises for a tensor that is to be restored in place and cannot be, naming it."""
+    """Raises UnsupportedStateError for a tensor that cannot be restored in place."""
     if overlaps(what):
         raise UnsupportedStateError(
             f"{where} has elements that {_shared(what)} (shape {list(what.shape)}, strides "
@@ -197,12 +197,12 @@ def _shared(what: Described) -> str:
 
 
 def is_whole(value: Any) -> bool:
-    """True if the elements of a NumPy array are a whole number of elements apart."""
+    """True if the strides of a NumPy array are multiples of its element size."""
     return not any(step % (value.itemsize or 1) for step in value.strides)
 
 
 def describe_array(value: Any) -> Described:
-    """Describes a NumPy array that is whole, of a type that has a number."""
+    """Describes a NumPy array. is_whole() must be true, and the dtype must have a number."""
     strides = None
     if not value.flags.c_contiguous:
         strides = tuple(step // value.itemsize for step in value.strides)
@@ -212,13 +212,13 @@ def describe_array(value: Any) -> Described:
 
 
 def describe_bytes(value: bytes | bytearray) -> Described:
-    """Describes bytes. They do not move, as long as a bytearray keeps its length."""
+    """Describes bytes. A bytearray must not change its length."""
     pointer = int(ffi.cast("uintptr_t", ffi.from_buffer("char[]", value)))
     return Described(U8, (len(value),), None, pointer)
 
 
 def encode_name(name: str, where: str) -> bytes:
-    """A tensor's name for C."""
+    """The name of a tensor as bytes. Raises if it is too long or not UTF-8."""
     try:
         data = name.encode("utf-8")
     except UnicodeEncodeError:
@@ -234,24 +234,24 @@ def encode_name(name: str, where: str) -> bytes:
 
 class Part(NamedTuple):
     """
-    Tensors that a save describes in one go, and how they lay when they were last looked at. Lists
-    are replaced and never changed, so that a save under way keeps its own.
+    Tensors that a save describes together, and their layout at the last check. Lists are replaced
+    and never changed, so that a running save keeps its own.
 
-    Those that are spread over ranks come last, from `split` on: their memory is another tensor's.
+    Distributed tensors come last, from `split` on: their memory is that of their local tensors.
     """
 
     names: list[bytes]
     tensors: list[torch.Tensor]
     split: int
-    #: where the elements were: a plain tensor itself, or the local one of one that is spread
+    #: the tensors with the elements: a plain tensor itself, or the local one of a distributed one
     held: list[torch.Tensor]
-    #: keep the memory, should a tensor be given another
+    #: keep the memory alive, in case a tensor gets other memory
     views: list[torch.Tensor]
     pointers: list[int]
     places: Places
 
     def only(self, numbers: list[int]) -> Part:
-        """Some of them, in ascending order."""
+        """A part with some of the tensors, by ascending numbers."""
         held = [self.held[number] for number in numbers]
         split = sum(number < self.split for number in numbers)
         return Part(
@@ -265,12 +265,12 @@ class Part(NamedTuple):
         )
 
     def memories(self) -> list[torch.Tensor]:
-        """Where the elements are that this process holds."""
+        """The tensors with the elements of this process."""
         return memories(self.tensors, self.split)
 
     def same(self) -> bool:
-        """True if every tensor is in the memory it was in, and lies there as it did."""
-        # The local tensor of a DTensor is nobody's who would make it lie otherwise.
+        """True if memory and layout of all tensors are unchanged."""
+        # The layout of the local tensor of a DTensor does not change.
         return self._holds_the_same() and same_places(self.held, self.places)
 
     def _holds_the_same(self) -> bool:
@@ -280,7 +280,7 @@ class Part(NamedTuple):
             return all(map(operator.is_, self.memories(), self.held))
 
     def moved(self) -> bytes | None:
-        """The name of a tensor that has other memory; None if none has."""
+        """The name of a tensor whose memory has moved; None if none has."""
         if self.same():
             return None
         pairs = enumerate(zip(pointers_of(self.memories()), self.pointers, strict=True))
@@ -288,18 +288,18 @@ class Part(NamedTuple):
 
     def versions(self) -> bytes:
         """
-        How often PyTorch has seen the tensors change, eight bytes each. A DTensor counts what goes
-        through it, and its memory what does not.
+        The version counters of the tensors, eight bytes each. A DTensor counts changes through it,
+        and its local tensor counts the others.
         """
         return versions_of(self.tensors) + versions_of(self.held, self.split)
 
     def counted_name(self, number: int) -> bytes:
-        """The name for the count of that number."""
+        """The name of the tensor with the counter of that number."""
         return (self.names + self.names[self.split :])[number]
 
 
 def part_of(names: list[bytes], tensors: list[torch.Tensor]) -> Part:
-    """Looks at tensors that were checked, those that are spread over ranks last."""
+    """A part of tensors that were checked. Distributed ones must come last."""
     split = len(tensors) - sum(map(is_spread, tensors))
     here = memories(tensors, split)
     views = [tensor.detach() for tensor in here]
@@ -307,12 +307,12 @@ def part_of(names: list[bytes], tensors: list[torch.Tensor]) -> Part:
 
 
 def spread_last(tensors: Sequence[Any]) -> list[int]:
-    """Numbers of the tensors in the order that a part wants."""
+    """Numbers of the tensors in the order of a part: distributed ones last."""
     return sorted(range(len(tensors)), key=lambda number: is_spread(tensors[number]))
 
 
 def memories(tensors: list[torch.Tensor], split: int) -> list[torch.Tensor]:
-    """Where the elements are, of plain tensors and, from `split` on, of those that are spread."""
+    """The tensors with the elements. From `split` on the tensors are distributed."""
     if split == len(tensors):
         return tensors
     spread = tensors[split:]
@@ -331,8 +331,8 @@ _DIM = 8
 
 class Block:
     """
-    Descriptions of tensors in C memory, kept from save to save. `eager` says which are copied
-    before save() returns, `flags` what else the library is to know of each.
+    Descriptions of tensors in C memory, kept between saves. `eager`: which are copied before save()
+    returns. `flags`: other properties, for the library.
     """
 
     def __init__(
@@ -347,7 +347,7 @@ class Block:
         self.eager = list(eager)
         self.flags = [0] * len(self.names) if flags is None else list(flags)
         self.count = len(self.names)
-        #: those that any of them is on
+        #: the GPUs that the tensors are on
         self.gpus = frozenset(what.gpu for what in self.described) - {_gpus.CPU}
         self.array = ffi.new("struct ckpt_tensor[]", max(self.count, 1))
         self._text = ffi.new("char[]", b"\0".join(self.names))
@@ -372,7 +372,7 @@ class Block:
                 whole, start = dims, dims + _DIM * len(what.whole)
                 dims += 2 * _DIM * len(what.whole)
             on_cpu = what.gpu == _gpus.CPU
-            # Member by member it would take ten times as long, and there may be very many.
+            # Writing member by member would take ten times as long.
             _TENSOR.pack_into(
                 memory,
                 place,
@@ -399,7 +399,7 @@ class Block:
         eager: Sequence[bool],
         flags: Sequence[int] | None = None,
     ) -> bool:
-        """True if only pointers differ; they are then brought up to date."""
+        """True if only pointers differ. Then updates them."""
         if names != self.names or eager != self.eager:
             return False
         if flags is not None and flags != self.flags:

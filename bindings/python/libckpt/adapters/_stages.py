@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Stages of a pipeline whose tensors are plain: which ranks hold which name.
+Stages of a pipeline with plain tensors: finds which ranks hold which name.
 
-A plain tensor does not say which ranks have it. So the ranks compare the names in their modules
-when they make a Checkpointer. If all have the same, nothing more is done. Otherwise each of them
-gets, of its own names, the ranks that have them, and so what only some ranks have is saved by
-these.
+A plain tensor does not show which ranks have it. So the ranks compare the names in their modules
+when they make a Checkpointer. If all have the same names, that is all. Otherwise each rank gets the
+ranks that have each of its names, and so these ranks save what only they have.
 
-That is done only for stages: who lacks a tensor must have one that its holders lack. A rank that
-has nothing but a part of what another one has may have lost a tensor, and is refused.
+This is done only for stages: a rank that lacks a tensor must have one that the holders lack. A rank
+that has only a part of what another one has may have lost a tensor, and is refused.
 
-Nothing is lost if the modules are changed later. Then all names are taken to be on all ranks, and a
-save in which they are not is committed for none.
+No tensor is lost if the modules change later. Then all ranks must have all names, and a save in
+which they do not is committed for no rank.
 """
 
 from __future__ import annotations
@@ -46,41 +45,41 @@ if TYPE_CHECKING:
     from .._barrier import Opening
     from .._ranks import Ranks
 
-#: Longest pause before a rank asks again, in seconds. There may be many ranks.
+#: Longest pause between two reads of a key, in seconds. There may be many ranks.
 _PAUSE = 0.5
 _MIXED = "mixed"
-#: Begins what is told of a second name of a tensor. The first name follows.
+#: Prefix of the kind of a second name of a tensor. The first name follows.
 _TIED = "another name of "
 
 
 class Told(NamedTuple):
     """
-    What a rank has, without what is each rank's own: by name type and shape. Those of a plain
-    tensor that all ranks must have, unless they are stages; empty: it is another one. Of a second
-    name of a plain tensor its first one: see _TIED.
+    The tensors of a rank, without those that are each rank's own. Their kinds by name: dtype and
+    shape of a plain tensor that all ranks must have, unless they are stages; for a second name of a
+    plain tensor, see _TIED; empty: another tensor.
     """
 
-    #: of the tensors of its modules
+    #: tensors of its modules
     kinds: dict[str, str]
-    #: of plain tensors in the state itself, which all ranks must have
+    #: plain tensors in the state itself, which all ranks must have
     others: dict[str, str]
 
     @staticmethod
     def of(state: dict[str, Any], ranks: Ranks) -> Told:
-        """As a state is now."""
+        """Those of a state as it is now."""
         kinds = Told.of_specials(find_specials(state), ranks).kinds
         return Told(kinds, _others_of(state, ranks))
 
     @staticmethod
     def of_specials(specials: list[Special], ranks: Ranks) -> Told:
-        """As the modules of a state are now, which have been found."""
+        """Those of the modules of a state as they are now."""
         modules = [special for special in specials if is_module(special.value)]
         plain, meshes = plain_path(modules), Meshes(ranks.rank, ranks.world)
         kinds: dict[str, str] = {}
-        #: by the place of a tensor its first name; empty: it is this rank's own
+        #: first name of a tensor by its place; empty: it is this rank's own
         firsts: dict[Any, str] = {}
-        # A save walks modules before it asks others, so the former have the first names. What the
-        # latter save is not known before they are asked.
+        # A save walks plain modules before it asks custom ones, so plain ones have the first names.
+        # The contents of custom modules are not known before they are asked.
         for asked, special in sorted(
             ((has_own_say(one.value), one) for one in modules), key=lambda pair: pair[0]
         ):
@@ -101,36 +100,36 @@ class Told(NamedTuple):
         return Told(kinds, {})
 
     def encode(self) -> bytes:
-        """For a key of the store."""
+        """As bytes, for a key."""
         return zlib.compress(json.dumps(self, sort_keys=True).encode())
 
     @staticmethod
     def decode(said: bytes) -> Told:
-        """What a rank has told."""
+        """Reads the result of encode()."""
         return Told(*json.loads(zlib.decompress(said)))
 
     @property
     def digest(self) -> str:
-        """Equal for ranks that have the same."""
+        """Equal for ranks that have the same tensors."""
         text = json.dumps(self, sort_keys=True).encode()
         return hashlib.sha256(text).hexdigest()[:32]
 
 
 def told_by(state: dict[str, Any] | None, ranks: Ranks) -> Told | None:
-    """What this rank tells of its state; None: it is not known yet."""
+    """The tensors of this rank's state; None: unknown so far."""
     if state is None or ranks.world == 1:
         return None
     try:
         return Told.of(state, ranks)
-    except Exception as error:  # what is wrong with the state is told by who needs it
+    except Exception as error:  # a later check reports what is wrong with the state
         logger.debug("the names in the state's modules are not known: %r", error)
         return None
 
 
 def _others_of(state: dict[str, Any], ranks: Ranks) -> dict[str, str]:
     """
-    What plain tensors stand in a state beside its modules, by the names that they are stored under.
-    One whose memory is there twice is stored once, and is left out.
+    The plain tensors in a state outside its modules, by the names that they are stored under.
+    Tensors that share memory with another one are left out, because it is stored once.
     """
     found: dict[str, Any] = {}
     _find_tensors(state, None, 0, found)
@@ -150,7 +149,7 @@ def _others_of(state: dict[str, Any], ranks: Ranks) -> dict[str, str]:
 def _find_tensors(value: Any, path: Path, depth: int, found: dict[str, Any]) -> None:
     if is_tensor(value):
         found[path_name(path)] = value
-    elif depth <= NESTING_MAX and is_open(value):  # others are objects to the encoder
+    elif depth <= NESTING_MAX and is_open(value):  # the encoder treats others as objects
         for key, item in children(value):
             _find_tensors(item, (path, key), depth + 1, found)
 
@@ -174,7 +173,7 @@ def _kind_of(tensor: Any) -> str:
 
 
 def _place_of(tensor: Any) -> Any:
-    """Equal for plain tensors that are the same memory seen in the same way; None: unknown."""
+    """Equal for plain tensors with the same memory, dtype, shape and strides; None: unknown."""
     import torch
 
     if is_spread(tensor) or wraps(tensor) or is_lazy(tensor) or tensor.is_meta:
@@ -185,7 +184,7 @@ def _place_of(tensor: Any) -> Any:
 
 
 class Stages:
-    """What the names of all ranks come to, for one rank."""
+    """The result of the comparison of all names, for one rank."""
 
     def __init__(
         self,
@@ -197,13 +196,13 @@ class Stages:
     ) -> None:
         self._told = told
         self._sets = sets
-        #: of each name that not all ranks have the number of the set that has it
+        #: number of the set of ranks that have a name, for names that not all ranks have
         self._numbers = numbers
-        #: not empty: why the ranks are no stages
+        #: not empty: why the ranks are not stages
         self._wrong = wrong
-        #: second names, and the first ones, of what this rank holds and only others have tied
+        #: (second name, first name) of tensors of this rank that only other ranks have tied
         self.ties = ties
-        #: the same of all that is in a module, by its path; None: all ranks have it
+        #: number of the set of ranks that have all of a module, by its path; None: all ranks
         self._paths: dict[str, int | str | None] = {}
         for name in told.kinds:
             number, path = numbers.get(name), name.rpartition(".")[0]
@@ -214,18 +213,18 @@ class Stages:
 
     @staticmethod
     def decode(told: Told, answer: bytes) -> Stages:
-        """What rank 0 has answered to who has told that."""
+        """Reads the answer of rank 0 for ranks with these tensors."""
         sets, numbers, wrong, ties = json.loads(zlib.decompress(answer))
         return Stages(told, list(map(tuple, sets)), numbers, wrong, list(map(tuple, ties)))
 
     def __bool__(self) -> bool:
-        """True if some names are of some ranks."""
+        """True if there are names that not all ranks have."""
         return bool(self._numbers)
 
     def holders(self, name: str) -> tuple[int, ...] | None:
         """
-        Which ranks hold a tensor; None: all. Extra state is held as all tensors are that the
-        nearest module around it has.
+        The ranks that hold a tensor; None: all. Extra state is held by the ranks that hold all
+        tensors of the nearest enclosing module.
         """
         if name in self._told.kinds or not is_extra_state(name):
             return self._ranks(self._numbers.get(name))
@@ -238,19 +237,19 @@ class Stages:
         return self._sets[number] if isinstance(number, int) else None
 
     def fits(self, now: Told) -> bool:
-        """True if the modules have the names that they had."""
+        """True if the modules still have the same names."""
         return now.kinds.keys() == self._told.kinds.keys()
 
     @property
     def is_wrong(self) -> bool:
-        """True: the ranks are no stages."""
+        """True: the ranks are not stages."""
         return bool(self._wrong)
 
     def check(self, now: Told) -> None:
         """
-        Raises MismatchError if the ranks are no stages, and the names are as they were. More than
-        names is not compared, so that all ranks come to the same answer: one of them may have given
-        a tensor its shape meanwhile.
+        Raises MismatchError if the ranks are not stages, and the names have not changed. Only names
+        are compared, so that the result is the same on all ranks: a tensor may have got its shape
+        since on some of them.
         """
         same = self.fits(now) and now.others.keys() == self._told.others.keys()
         if self._wrong and same:
@@ -264,8 +263,8 @@ class Stages:
 
 def sum_up(classes: dict[str, Told], ranks: dict[str, list[int]]) -> dict[str, bytes]:
     """
-    Rank 0: the answer to the ranks of each digest. `ranks` has those of each, and `classes` what
-    they have told.
+    Rank 0: the answers for the ranks of each digest. `classes`: the tensors by digest. `ranks`: the
+    ranks by digest.
     """
     having: dict[str, list[str]] = {}
     ties: dict[str, set[str]] = {}
@@ -275,7 +274,7 @@ def sum_up(classes: dict[str, Told], ranks: dict[str, list[int]]) -> dict[str, b
             if kind.startswith(_TIED):
                 ties.setdefault(kind.removeprefix(_TIED), set()).add(name)
     wrong = _find_odd(classes, ranks) or _find_wrong(classes, ranks, having)
-    # Many names are held by the same ranks. Those are put together and compared once.
+    # Many names are held by the same ranks. Such sets are built once.
     by_digests: dict[tuple[str, ...], int] = {}
     held: list[tuple[int, ...]] = []
     places: dict[str, int] = {}
@@ -301,7 +300,7 @@ def sum_up(classes: dict[str, Told], ranks: dict[str, list[int]]) -> dict[str, b
 
 
 def _find_odd(classes: dict[str, Told], ranks: dict[str, list[int]]) -> str:
-    """What not all ranks have of the state itself; empty: they have all of it."""
+    """A difference of the tensors in the state itself; empty: there is none."""
     for name in sorted({name for told in classes.values() for name in told.others}):
         said = {one: told.others.get(name) for one, told in classes.items()}
         first = next(one for one, kind in said.items() if kind is not None)
@@ -316,7 +315,7 @@ def _find_odd(classes: dict[str, Told], ranks: dict[str, list[int]]) -> str:
 def _find_wrong(
     classes: dict[str, Told], ranks: dict[str, list[int]], having: dict[str, list[str]]
 ) -> str:
-    """Why the ranks cannot be stages; empty: they can."""
+    """Why the ranks are not stages; empty: they are."""
     made: dict[tuple[str, ...], set[str]] = {}
     holders = {name: made.setdefault(tuple(by), set(by)) for name, by in having.items()}
     within = _find_parts(classes, holders)
@@ -342,14 +341,14 @@ def _find_wrong(
 
 
 def _find_parts(classes: dict[str, Told], holders: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Of ranks that have nothing but a part of what others have: those others. By digests."""
+    """For ranks that have only a part of what other ranks have: those others. By digest."""
     within = {}
     for digest, told in classes.items():
-        # A second name is nothing that others lack.
+        # A second name does not count as a tensor that others lack.
         names = (name for name, kind in told.kinds.items() if not kind.startswith(_TIED))
         sets = {id(holders[name]): holders[name] for name in names}
         others = classes.keys() - {digest}
-        # The rarest names first: a stage has some that nobody else has.
+        # The rarest names first: a stage has some that no other rank has.
         for one in sorted(sets.values(), key=len):
             if not others:
                 break
@@ -360,7 +359,7 @@ def _find_parts(classes: dict[str, Told], holders: dict[str, set[str]]) -> dict[
 
 
 def tell_apart(opening: Opening, told: Told) -> Stages:
-    """The ranks have told different digests: what their names come to. All of them call it."""
+    """Compares the names of all ranks. All ranks must call this if their digests differ."""
     try:
         return _tell_apart(opening, told)
     except RuntimeError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for tensors that wrap others, in a live state."""
+"""Memory for tensors that wrap other tensors, in a live state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """Finds memory for such tensors of a live state."""
+    """Assigns memory for such tensors of a live state."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Places:
         #: this rank gets back what it had
         self._whole = whole
         self._allow_pickle = allow_pickle
-        #: what goes to memory of the live state, by where that is
+        #: tensors that are read to memory of the live state, by the address
         self._homes: dict[int, str] = {}
 
     def place(self, node: Json, old: Any, like: Any, path: Path, *, anew: bool = False) -> Any:
@@ -104,9 +104,9 @@ class Places:
         return old
 
     def _other_context(self, node: dict[str, Json], old: Any, where: str) -> str | None:
-        """What a live tensor, or one in it, says of itself where the stored one said otherwise."""
+        """The difference between a live and a stored tensor in class, size or context."""
         if class_text(old) != node["class"] or list(old.shape) != node["size"]:
-            return None  # which is told as that
+            return None  # reported by the caller
         names, context, held = flatten(old, where)
         encoder = Encoder(_Nowhere(), allow_pickle=self._allow_pickle)
         try:
@@ -147,12 +147,12 @@ class Places:
 
 
 def _ordered(node: Json) -> str:
-    """As text that does not tell in which order a dict got its keys."""
+    """As text that does not depend on the order of dict keys."""
     return json.dumps(node, sort_keys=True)
 
 
 class _Nowhere:
-    """A sink for values that are to hold no tensors."""
+    """A sink for values without tensors."""
 
     def put_tensor(self, value: Any, path: Path, *, own: bool = False) -> str:  # noqa: ARG002
         """Refuses it."""

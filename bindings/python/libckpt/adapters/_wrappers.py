@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What PyTorch wraps a module in, or makes of it: DDP, fully_shard(), torch.compile, activation
-checkpointing; and whether a module has a say of its own in its state_dict().
+Wrappers of modules: DDP, fully_shard(), torch.compile, activation checkpointing. Also finds custom
+modules: those that override state_dict() or have state dict hooks or extra state.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _HOOKS = (
 
 read_hooks = operator.attrgetter(*_HOOKS)
 
-#: fully_shard() is not a say of its own: what its hooks do is done here, see reshard().
+#: Hooks of fully_shard() do not make a module custom: reshard() does what they do.
 _FSDP = ("torch.distributed.fsdp._fully_shard", "torch.distributed._composable.fsdp")
 
-#: Nor is activation checkpointing, whose hooks take the wrapper's name out of the keys.
+#: Nor do hooks of activation checkpointing, which remove the wrapper's name from the keys.
 _ACTIVATIONS = "torch.distributed.algorithms._checkpoint"
 
-#: Children whose names are in no tensor's name, and the wrappers that have them.
+#: Names of children that are left out of tensor names, and classes of the wrappers that have them.
 _WRAPPERS = {"_orig_mod": "OptimizedModule", "_checkpoint_wrapped_module": "ActivationWrapper"}
 
 _WRAPPED = re.compile(rf"(?<![^./])(?:{'|'.join(_WRAPPERS)})\.")
@@ -61,9 +61,9 @@ _class_names: Callable[[Any], tuple[str, ...]] = functools.lru_cache(maxsize=102
 
 
 def wrapped_child(module: nn.Module) -> str | None:
-    """The child that a wrapper wraps and whose name is no part of a tensor's name."""
+    """The name of the child that a wrapper wraps; None: the module is not a wrapper."""
     for name, kind in _WRAPPERS.items():
-        # The class itself may be one that fully_shard() has made of it.
+        # The class may be a subclass that fully_shard() has created.
         if name in module._modules and kind in _class_names(type(module)):
             return name
     parallel = sys.modules.get("torch.nn.parallel")
@@ -75,7 +75,7 @@ def wrapped_child(module: nn.Module) -> str | None:
 
 
 def unwrap(module: nn.Module, *, hooked: bool = False) -> nn.Module:
-    """The module inside of wrappers. `hooked`: or a wrapper that changes what that one says."""
+    """The module inside all wrappers. `hooked`: stops at a wrapper that is custom itself."""
     while (name := wrapped_child(module)) is not None:
         if hooked and _overrides(module):
             break
@@ -87,7 +87,7 @@ def unwrap(module: nn.Module, *, hooked: bool = False) -> nn.Module:
 
 
 def has_own_say(module: nn.Module) -> bool:
-    """True if only the module itself knows its state_dict()."""
+    """True for a custom module: only its own state_dict() is right."""
     return any(map(_overrides, module.modules()))
 
 
@@ -97,7 +97,7 @@ def _overrides(module: nn.Module) -> bool:
     of_torch = "torch.nn.modules."
     methods: tuple[str, ...] = _OVERRIDES
     if wrapped_child(module) is not None:
-        # What torch's wrappers do is done here. What a class only says of itself nobody can load.
+        # This file does what torch's wrappers do. Only overrides of loading make a wrapper custom.
         of_torch, methods = "torch.", _LOADING
     elif type(module._parameters) is not dict:  # a script module keeps them elsewhere
         return True
@@ -111,12 +111,12 @@ def _overrides(module: nn.Module) -> bool:
 
 
 def _is_only_torch(module: nn.Module) -> bool:
-    """True if it has no hooks but those that torch gives it."""
+    """True if it has only hooks of torch itself."""
     return all(map(_is_of_torch, _hooks_of(module)))
 
 
 def loads_itself(module: nn.Module) -> bool:
-    """True if the module itself decides what becomes of what it is given."""
+    """True if the module has its own _load_from_state_dict() or load hooks."""
     import torch
 
     method = type(module)._load_from_state_dict
@@ -138,8 +138,8 @@ def _is_of_torch(hook: Any) -> bool:
 
 def reshard(module: nn.Module) -> bool:
     """
-    Puts the sharded parameters of fully_shard() back, where the whole ones of the last forward pass
-    stand in their place. True if there is such a module.
+    Reshards the fully_shard() modules whose parameters the last forward pass has left unsharded.
+    True if there is a fully_shard() module.
     """
     found = [inner for inner in module.modules() if is_fsdp(inner)]
     for inner in found:
@@ -148,31 +148,31 @@ def reshard(module: nn.Module) -> bool:
 
 
 def is_fsdp(module: nn.Module) -> bool:
-    """True for a module of fully_shard()."""
+    """True for a fully_shard() module."""
     return _fsdp_class(module) > 0
 
 
 def _fsdp_class(module: nn.Module) -> int:
-    """Where FSDPModule stands among the classes of a module; 0: nowhere."""
+    """The position of FSDPModule among the classes of a module; 0: it is not there."""
     names = _class_names(type(module))
-    # What fully_shard() makes of an nn.Module has that name as well, and is the first one.
+    # The class that fully_shard() creates for an nn.Module has that name, too, and comes first.
     return names.index("FSDPModule", 1) if "FSDPModule" in names[1:] else 0
 
 
 def class_name(module: nn.Module) -> str:
-    """The name of a module's class, and not of the one that fully_shard() makes of it."""
+    """The name of a module's class, before fully_shard() has changed it."""
     inner = unwrap(module)
     number = _fsdp_class(inner)
     return type(inner).__mro__[number + 1 if number else 0].__qualname__
 
 
 def strip_wrappers(name: str) -> str:
-    """A name without those that torch.compile and activation checkpointing put into it."""
+    """A name without the names of torch.compile and activation checkpointing wrappers."""
     return _WRAPPED.sub("", name)
 
 
 def plain_keys(module: nn.Module, keys: Iterable[str], where: str) -> dict[str, str]:
-    """Of the keys of a state_dict() the names without those of the wrappers that the module has."""
+    """The keys of a state_dict(), and the same without names of the module's wrappers."""
     both = {key: plain_key(module, key) for key in keys}
     names = {key: known for key, (known, _) in both.items()}
     guessed = {key: plain for key, (known, plain) in both.items() if plain != known}
@@ -190,8 +190,8 @@ def plain_keys(module: nn.Module, keys: Iterable[str], where: str) -> dict[str, 
 
 def plain_key(module: nn.Module, key: str) -> tuple[str, str]:
     """
-    Its name without those of wrappers that are there, and the same without what is only called as
-    they call theirs where the key leads to no module: it may be another module's key, passed on.
+    The key without the names of wrappers that exist. And the same without names that only look like
+    those of wrappers, if the key leads to no module: another module may have passed it on.
     """
     if not _WRAPPED.search(key) and wrapped_child(module) is None:
         return key, key
@@ -201,7 +201,7 @@ def plain_key(module: nn.Module, key: str) -> tuple[str, str]:
     while at is not None and rest:
         wrapped = wrapped_child(at)
         if wrapped in _WRAPPERS or (wrapped is not None and not names):
-            # Its hooks may have taken its name out already.
+            # Hooks of the wrapper may have removed its name already.
             rest = rest[rest[0] == wrapped :]
             at = at._modules[wrapped]
         else:
