@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds copies of a tensor, and what it must be on all of them."""
+"""Which ranks hold copies of a tensor, and what must be equal on all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = Described
 
 
 def key_of(what: Described) -> Key | None:
-    """Equal for tensors that are the same memory seen in the same way; None if there is none."""
+    """Equal for tensors with the same memory, dtype, shape and strides; None: no memory."""
     if 0 in what.shape or what.pointer == 0:
         return None
     return what
@@ -36,10 +36,10 @@ def copies_of(
     alike: bool = True,
 ) -> Copies | None:
     """
-    Who else holds what this rank holds of a tensor that was checked; None: it holds nothing.
-    `first`: rank 0 has the one of all, or the first of the `holders`. `own`: every rank has one of
-    its own. `holders`: of a plain tensor, if not all ranks. `alike`: what other ranks than these
-    write by its name must be the same.
+    The ranks that hold this rank's part of a tensor that was checked; None: it holds nothing.
+    `first`: rank 0, or the first of the `holders`, saves it for all. `own`: it is each rank's own.
+    `holders`: of a plain tensor, if not all ranks. `alike`: if ranks of other meshes write a tensor
+    of this name, it must be equal.
     """
     if not is_spread(value):
         if own:
@@ -60,16 +60,16 @@ def copies_of(
         return None
     copies = spread.copies
     if spread.ranks < ranks.world:
-        # What others of this mesh have is not compared: what one lacks must shift no turns.
+        # No balance: a tensor that a rank lacks must not change who writes the others.
         return copies._replace(group=None, more=True)
     return copies
 
 
 def flags_of(copies: Copies | None) -> int:
-    """What the library is to know of a tensor, by who else holds it."""
+    """The flags of a tensor for the library, by its holders."""
     if copies is None:
         return 0
-    # Of a rank's own statistics the first rank's are saved: those of others are as they should be.
+    # The first rank saves it for all: the tensors of other ranks may differ.
     flags: int = lib.CKPT_TENSOR_VARIES if copies.first and not copies.more else 0
     return flags | lib.CKPT_TENSOR_SHARED if copies.more else flags
 
@@ -77,7 +77,7 @@ def flags_of(copies: Copies | None) -> int:
 def empty_of(
     names: Sequence[bytes], described: Sequence[Described], copies: Sequence[Copies | None]
 ) -> dict[str, Json]:
-    """What the tensors are of which this rank holds nothing."""
+    """Dtype and shape of the tensors of which this rank holds nothing, by name."""
     return {
         name.decode(): describe_empty(what)
         for name, what, found in zip(names, described, copies, strict=True)
@@ -86,14 +86,14 @@ def empty_of(
 
 
 def describe_empty(what: Described) -> Json:
-    """Type and shape of a tensor, for a rank's meta."""
+    """Dtype and shape of a tensor, for the Python state of a rank."""
     return [name_of(what.dtype), list(what.full_shape)]
 
 
 def shared_of(
     name: str, what: Described, value: Any, ranks: Ranks, holders: Holders | None
 ) -> Shared | None:
-    """How a tensor that all ranks must have is told from others; None: they need not."""
+    """Name, dtype and shape of a tensor that all ranks must have; None: they need not have it."""
     if not is_spread(value):
         return None if holders is not None else (name, what.dtype, what.shape)
     spread = spread_of(value)
@@ -102,5 +102,5 @@ def shared_of(
     return f"{name} of {spread.copies.among}", what.dtype, tuple(spread.whole)
 
 
-#: Name, type and shape of a tensor that all ranks have alike.
+#: Name, dtype and shape of a tensor that all ranks must have.
 Shared = tuple[str, int, tuple[int, ...]]

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON of a state: its nodes, and where in the state a value is."""
+"""Nodes of the JSON of a state, and paths of values in a state."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-#: A node: what a value has become.
+#: A node: an encoded value.
 Json = Any
 #: (path of its parent, key), or None for the state itself.
 Path = tuple["Path", Any] | None
 
 #: Version of the Python state in an index.
 PYTHON_VERSION = 1
-#: Levels of Python containers.
+#: Most levels of nested containers.
 NESTING_MAX = 100
-#: What stands for an object in a state: see _state_writer.py.
+#: Tags of objects in a state: see _state_writer.py.
 SPECIAL_TAGS = ("$module", "$optimizer", "$object")
 
 _PLAIN = {bool, float, int, str, type(None)}
 
 
 def dump(node: Json) -> str:
-    """JSON text, always the same for the same node."""
+    """The JSON text of a node. It is the same for equal nodes."""
     return json.dumps(node, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -37,7 +37,7 @@ def tag_of(node: dict[str, Json]) -> str | None:
 
 def mentions(node: Json, *tags: str) -> bool:
     """True if a node with one of these tags is in it."""
-    if type(node) is list:  # long ones are of plain values
+    if type(node) is list:  # a fast check for long lists of plain values
         return not set(map(type, node)) <= _PLAIN and any(mentions(item, *tags) for item in node)
     if type(node) is not dict:
         return False

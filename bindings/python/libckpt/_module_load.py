@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Putting a module back. One that torch loads is read in place. One that has a say of its own is given
-what was stored, by its load_state_dict(), and what it has then is compared with that.
+Restores a module. Its tensors are read in place. A custom module gets the stored state by its
+load_state_dict(), and its state_dict() is then compared with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ModuleLoad:
-    """A module of the live state, and what the checkpoint says of it."""
+    """The restore of one module."""
 
     def __init__(
         self, live: Live, node: dict[str, Json], module: torch.nn.Module, path: Path
@@ -47,15 +47,15 @@ class ModuleLoad:
         self._path = path
         self._prefix: str = node["prefix"]
         self._slots: dict[str, tuple[torch.nn.Module, str]] | None = None
-        #: of the keys of the module's own state_dict() the names without those of wrappers
+        #: the keys of the module's own state_dict(), and the same without names of wrappers
         self._keys: dict[str, str] = {}
-        #: what the step calls otherwise: the name that it has here
+        #: names in the step that differ, and the names here
         self._called: dict[str, str] = {}
-        #: buffers that are replaced: where, and by what
+        #: buffers that are replaced: the module, the name, and the new tensor
         self._placed: list[tuple[torch.nn.Module, str, torch.Tensor]] = []
 
     def match(self) -> Callable[[], None]:
-        """Compares, and returns what is to be done after reading."""
+        """Compares, and returns the function to call after reading."""
         prefix = self._prefix
         self._live.reshard(self._module)
         self._live.name_tensors(parameter_names(unwrap(self._module), prefix))
@@ -74,7 +74,7 @@ class ModuleLoad:
         return self._place
 
     def _is_wrapped(self, name: str, live: Any) -> bool:
-        """True for a tensor that wraps others, and that is read in place."""
+        """True for a tensor that wraps others and is read in place."""
         node = self._node["extra"].get(name)
         if not is_wrapped(node) or not wraps(live):
             return False
@@ -82,7 +82,7 @@ class ModuleLoad:
         return True
 
     def _is_other_kind(self, name: str, saved: dict[str, Stored], live: Any) -> bool:
-        """True, and a problem, if only one of the stored and the live tensor wraps others."""
+        """True if only one of the stored and the live tensor wraps others. Notes a problem."""
         where = self._prefix + name
         if name not in saved:
             then = wrapped_class(self._node["extra"][name])
@@ -91,19 +91,19 @@ class ModuleLoad:
         return wraps(live) and not self._live.fits(saved[name], live, where)
 
     def _saved(self, here: Collection[str]) -> dict[str, Stored]:
-        """By the names that the live module has, without those of wrappers."""
+        """The stored tensors by the names in the live module, without names of wrappers."""
         prefix = self._prefix
         stored = {name[len(prefix) :]: self._live.stored(name) for name in self._node["tensors"]}
         saved: dict[str, Stored] = {}
         for name, what in stored.items():
             plain = strip_wrappers(name)
-            # Some module may have a child that is called as wrappers call theirs.
+            # A module may have a child with the name of a wrapper's child.
             taken = name in here or plain in stored or plain in saved
             saved[name if taken else plain] = what
         return saved
 
     def _united(self, here: Collection[str]) -> dict[str, Stored]:
-        """The same, with what other ranks had of this module, if this rank has it now."""
+        """The same, with the tensors of other ranks that are in this module now."""
         saved = self._saved(here)
         lacking = [name for name in here if name not in saved and name not in self._node["extra"]]
         found = self._live.views.module(self._path, self._node, lacking)
@@ -137,15 +137,15 @@ class ModuleLoad:
         return both
 
     def _slot(self, name: str) -> tuple[torch.nn.Module, str] | None:
-        """The module that has a buffer of that name, None included, and its name there."""
+        """The module that has a buffer of that name, which may be None, and its name there."""
         if self._slots is None:
             self._slots = dict(buffer_slots(self._module))
         return self._slots.get(self._called.get(name, name))
 
     def _takes_other_size(self, name: str, stored: Stored, live: torch.Tensor | None) -> bool:
         """
-        True for a buffer that is empty until a program fills it, here or when the step was saved:
-        it is replaced by what was stored.
+        True for a buffer that is empty now or was when the step was saved: it is replaced by the
+        stored one.
         """
         if live is not None and (tuple(live.shape) == stored.shape or is_spread(live)):
             return False
@@ -154,7 +154,7 @@ class ModuleLoad:
         slot = self._slot(name)
         if slot is None or (live is not None and describe(live).dtype != stored.dtype):
             return False
-        # What its state_dict() leaves out, or gives as empty, may be filled all the same.
+        # state_dict() may leave out a buffer, or return it empty, though it is filled.
         held = slot[0]._buffers[slot[1]]
         if held is not None and held.numel() and (live is None or stored.nbytes):
             return False
@@ -168,7 +168,7 @@ class ModuleLoad:
             module._buffers[name] = tensor
 
     def _check_ties(self, saved: dict[str, Stored], here: dict[str, torch.Tensor]) -> None:
-        """One memory can take one tensor only."""
+        """Notes a problem if two stored tensors would be read to the same memory."""
         seen: dict[int, str] = {}
         for name, tensor in here.items():
             memory = memory_of(tensor)
@@ -182,7 +182,7 @@ class ModuleLoad:
                     self._prefix + name,
                 )
 
-    # With a say of its own.
+    # Custom modules.
 
     def _match_own(self) -> Callable[[], None]:
         inner = unwrap(self._module, hooked=True)
@@ -203,8 +203,8 @@ class ModuleLoad:
                 with asking(self._path, "state_dict"):
                     after = inner.state_dict()
             keys = self._keys = self._own_keys(inner, after)
-            # What wraps tensors was read in place, and may be a copy each time it is asked for.
-            # Where extra state was read to was decided by what it was then.
+            # Tensors that wrap others were read in place. state_dict() may return copies of them.
+            # The memory for extra state was chosen by its value before the restore.
             read = {
                 key: value for key, value in state.items() if wraps(value) or is_extra_state(key)
             }
@@ -222,14 +222,14 @@ class ModuleLoad:
         return load
 
     def _own_keys(self, inner: torch.nn.Module, state: Iterable[str]) -> dict[str, str]:
-        """Of the keys of its state_dict() the names that they have in the step."""
+        """The keys of its state_dict(), and their names in the step."""
         names = plain_keys(inner, state, path_text(self._path))
         stored = {name[len(self._prefix) :] for name in self._node["tensors"]}
         stored.update(self._node["extra"])
         taken = set(names.values())
         for key, name in names.items():
-            # Older steps have no such names, not even those of children that are no wrapper's, nor
-            # what only ends like one.
+            # Older steps lack all such names, also those of children of ordinary modules, and of
+            # names that only end like one.
             for plain in (strip_wrappers(name), name.replace("_orig_mod.", "")):
                 if name not in stored and plain in stored and plain not in taken:
                     names[key] = plain
@@ -246,7 +246,7 @@ class ModuleLoad:
         if self._is_wrapped(name, value):
             return
         if is_extra_state(name):
-            # Whatever it was and is: the module alone knows what to make of it.
+            # Kind and size may differ: the module decides.
             if stored is None:
                 live.want(self._node["extra"][name], (self._path, name))
             else:
@@ -265,14 +265,14 @@ class ModuleLoad:
             live.want_like(stored.name, value)
 
     def _decides(self, name: str, stored: Stored, value: torch.Tensor) -> bool:
-        """True for a buffer of another size whose module loads it by itself."""
+        """True for a buffer of another size whose module loads it itself."""
         if is_spread(value) or tuple(value.shape) == stored.shape:
             return False
         slot = self._slot(name)
         return slot is not None and loads_itself(slot[0])
 
     def _fresh(self, name: str, stored: Stored, live: Any) -> torch.Tensor:
-        """Memory to hand over. Extra state of another size is given whole."""
+        """Memory for load_state_dict(). Extra state of another size is given whole."""
         if is_extra_state(name) and not (is_spread(live) and tuple(live.shape) == stored.shape):
             return self._live.want_tensor(stored.name)
         return self._live.want_like(stored.name, live)
@@ -286,7 +286,7 @@ class ModuleLoad:
         return self._live.decode(extra[name], (self._path, name))
 
     def _compare(self, after: dict[str, Any], new: dict[str, Any]) -> None:
-        """A module that loads by itself may have loaded something else."""
+        """Notes a problem if a module that loads itself has loaded something else."""
         import torch
 
         for key, value in new.items():

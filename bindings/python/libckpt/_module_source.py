@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modules of a state, as what a save writes: walked once, then compared."""
+"""Modules: describes the modules of a state for a save. They are walked once, then checked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class _Wrapping(NamedTuple):
-    """What is kept of a module with tensors that wrap others."""
+    """What is kept of a module with tensors that wrap other tensors."""
 
     prefix: str
     #: of the rest
@@ -43,7 +43,7 @@ class _Wrapping(NamedTuple):
 
 
 class Modules:
-    """The modules of a state that have no say of their own: walked once, then compared."""
+    """The modules of a state. Those that are not custom are walked once, then checked."""
 
     def __init__(
         self,
@@ -60,33 +60,33 @@ class Modules:
         self.eager: list[bool] = []
         self.tensors: list[torch.Tensor] = []
         self._copies: list[Copies | None] = []
-        #: who holds plain parameters, by their ids, where they are not all ranks
+        #: holders of plain parameters, by id; None: all ranks
         self._plain: dict[int, Holders | None] = {}
-        #: the same of each tensor
+        #: holders of each tensor
         self.holders: list[Holders | None] = []
-        #: ids of buffers of which rank 0 has the ones of all
+        #: ids of buffers that rank 0 saves for all ranks
         self._first: set[int] = set()
-        #: ids of what optimizers have
+        #: ids of parameters that only fenced optimizers change
         self._owned: set[int] = set()
-        #: ids of buffers that may differ by rank, and if they are of statistics
+        #: ids of buffers that may differ by rank, and whether they are statistics
         self._may_differ: dict[int, bool] = {}
-        #: those of them that are walked
+        #: those of modules that are not custom
         self.buffers: list[Buffer] = []
-        #: second names, and the first ones
+        #: (second name, first name) of tied tensors
         self.tied: list[tuple[bytes, str]] = []
         self._ranks = ranks
         self.meshes = meshes
         self.meshes.forget()
-        #: name of every tensor, aliases included, and where it is from
+        #: path of the module of every name, aliases included
         self.used: dict[str, Path] = {}
-        #: what the user has said to be this rank's own: the names that it is stored under
+        #: tensors that the user has named as each rank's own: the names of this rank's copies
         self.owns: dict[str, str] = {}
         self.keys: dict[Key, str] = {}
         self.ids: dict[int, str] = {}
         self.texts: dict[int, str] = {}
-        #: of modules with tensors that wrap others
+        #: modules with tensors that wrap others, by id
         self.wrapping: dict[int, _Wrapping] = {}
-        #: prefixes of the names of the modules that have a say of their own
+        #: prefixes of the names of custom modules, by id
         self.own_say: dict[int, str] = {}
         self._shapes: list[Shape] = []
         self._doubles: list[torch.Tensor] = []
@@ -97,15 +97,15 @@ class Modules:
         self._part = part_of(self.names, self.tensors)
         doubles = spread_last(self._doubles)
         self._doubled = part_of([], [self._doubles[number] for number in doubles])
-        #: of each tensor, whether this rank writes it
+        #: for each tensor, whether this rank writes it
         self.mine = settle(Shares(), self.names, self.tensors, self._copies, ranks)
-        #: of each tensor, who compares it
+        #: for each tensor, the group that compares it
         self.groups = [groups.of(found) for found in self._copies]
-        #: what other ranks have as well, whoever saves it
+        #: contributions to the balance: see _balance.py
         self.held = Holdings(ranks, groups).all_of(
             self.names, self.described, self._copies, self.mine
         )
-        #: of each tensor, what the library is to know of it
+        #: flags of each tensor, for the library
         self.flags = list(map(flags_of, self._copies))
         self.empty = empty_of(self.names, self.described, self._copies)
         late = [n for n, eager in enumerate(self.eager) if not eager and self.mine[n]]
@@ -131,33 +131,33 @@ class Modules:
             self._add_module(special, prefix, owned, holders)
 
     def _holders_in(self, module: torch.nn.Module, prefix: str) -> ModuleHolders:
-        """Who holds its plain tensors. That of its parameters is noted for the optimizers."""
+        """The holders of its plain tensors. Those of its parameters are kept for optimizers."""
         holders = ModuleHolders(module, self.meshes, prefix)
         for name, tensor in parameter_names(module):
-            # The first name counts: other ranks may have no second ones.
+            # The first name decides: other ranks may have no second ones.
             found = None if is_spread(tensor) else holders.of(name)
             self._plain.setdefault(id(tensor), found)
         return holders
 
     def holders_of(self, parameter: torch.Tensor) -> Holders | None:
-        """Of what belongs to a parameter; None: all ranks."""
+        """The holders of what belongs to a parameter; None: all ranks."""
         return self._plain.get(id(parameter)) or self.meshes.of(parameter)
 
     def _buffers_of(
         self, module: torch.nn.Module, prefix: str, holders: ModuleHolders
     ) -> dict[int, bool]:
-        """Ids of buffers that may differ by rank, and if they are of statistics."""
+        """Ids of buffers that may differ by rank, and whether they are statistics."""
         if self._ranks.world == 1:
             return {}
         first = ddp_buffers(module, self._ranks.world)
-        # This is done at each save, and optimizers have many.
+        # No copy of the set if possible: this runs at each save, and the set may be large.
         excluded = self._owned | first if first else self._owned
         return buffers_that_may_differ(module, prefix, self._ranks, holders, excluded)
 
     def may_differ_in(
         self, module: torch.nn.Module, prefix: str, holders: ModuleHolders
     ) -> dict[int, bool]:
-        """The same of a module with a say of its own, by where the elements are at this save."""
+        """The same for a custom module, by the addresses of the elements at this save."""
         ids = self._buffers_of(module, prefix, holders)
         return {
             memory_of(buffer).data_ptr(): ids[id(buffer)]
@@ -166,7 +166,7 @@ class Modules:
         }
 
     def _add_other(self, module: torch.nn.Module, prefix: str) -> None:
-        """One with a say of its own, which is asked at every save."""
+        """Adds a custom module, which is asked for its state_dict() at every save."""
         self.own_say[id(module)] = prefix
         self._others.append(module)
         self.texts[id(module)] = ""
@@ -213,7 +213,7 @@ class Modules:
         what = describe(tensor)
         check_place(what, name)
         key = key_of(what)
-        # Of those that are one tensor the first says it for all.
+        # For tied tensors the first name decides.
         if key is not None and key in self.keys:
             own = self.keys[key] in self.owns.values()
         else:
@@ -240,11 +240,11 @@ class Modules:
         self._copies.append(
             copies_of(tensor, name, self._ranks, first=first, own=own, holders=holders, alike=alike)
         )
-        # The optimizer changes it, and nothing else does: the fence is in time.
+        # Only a fenced optimizer changes it, so it may be copied in the background.
         self.eager.append(not owned)
 
     def same(self) -> bool:
-        """True if every module still has the same tensors, in the same memory, lying the same."""
+        """True if every module still has the same tensors, with the same memory and layout."""
         return (
             all(shape.same() or shape.same_again() for shape in self._shapes)
             and self._part.same()

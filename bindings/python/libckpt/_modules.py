@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The tensors of an nn.Module by their fully qualified names.
+The tensors of an nn.Module by their qualified names.
 
-A module that is saved the way torch.nn.Module does it is walked here, and what was found is checked
-at the next save without walking again. A module that has its own say (an overridden state_dict(),
-hooks, extra state) is asked for its state_dict() every time.
+An ordinary module is walked here. The next save checks that nothing has changed, without walking
+again. A custom module (an overridden state_dict(), hooks, extra state) is asked for its
+state_dict() at every save.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _read_transient = operator.attrgetter("_non_persistent_buffers_set")
 
 
 def is_extra_state(name: str) -> bool:
-    """True for the key of what a module's get_extra_state() gives."""
+    """True for the key of a module's extra state."""
     return name.rpartition(".")[2] == "_extra_state"
 
 
 def walk(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and tensors in the order of state_dict(), parameters and buffers themselves."""
+    """Names, and parameters and buffers themselves, in the order of state_dict()."""
     for name, parameter in module._parameters.items():
         if parameter is not None:
             yield prefix + name, parameter
@@ -47,7 +47,7 @@ def walk(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tenso
 
 
 def parameter_names(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Names of all parameters, wrappers left out."""
+    """Names of all parameters, without those of wrappers."""
     for name, parameter in module._parameters.items():
         if parameter is not None:
             yield prefix + name, parameter
@@ -60,8 +60,8 @@ def parameter_names(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, 
 def buffer_slots(
     module: nn.Module, prefix: str = ""
 ) -> Iterator[tuple[str, tuple[nn.Module, str]]]:
-    """Names of all buffers that are saved, also of those that are None, and who has them."""
-    # A script module's can only be asked for its items.
+    """Names of all buffers that are saved, also of those that are None, and their modules."""
+    # The tables of a script module only have items().
     for name, _ in module._buffers.items():
         if name not in module._non_persistent_buffers_set:
             yield prefix + name, (module, name)
@@ -72,13 +72,13 @@ def buffer_slots(
 
 
 def own_memory(module: nn.Module) -> set[int]:
-    """Where the parameters and buffers are that have memory."""
+    """Addresses of parameters and buffers that have memory."""
     tensors = chain(module.parameters(), module.buffers())
     return {memory_of(tensor).data_ptr() for tensor in tensors} - {0}
 
 
 def module_text(module: nn.Module, prefix: str, names: list[str], extra: dict[str, Json]) -> str:
-    """A module in the Python state: which tensors are its own, what it adds that is no tensor."""
+    """The JSON of a module: its tensors, and its values that are not tensors."""
     return dump(
         {
             "$module": {
@@ -92,7 +92,7 @@ def module_text(module: nn.Module, prefix: str, names: list[str], extra: dict[st
 
 
 class Shape:
-    """What a module without a say of its own looked like: every table of every submodule."""
+    """The structure of an ordinary module: all tables of all submodules."""
 
     def __init__(self, module: nn.Module) -> None:
         self._root = module
@@ -112,7 +112,7 @@ class Shape:
         return list(chain.from_iterable(map(_read_transient, self._modules)))
 
     def same(self) -> bool:
-        """True if the module has the same tensors and children under the same names as then."""
+        """True if the module still has the same tensors and children under the same names."""
         return (
             same_items(self._tables(), self._keys, self._values)
             and self._read_transient() == self._transient
@@ -121,7 +121,7 @@ class Shape:
         )
 
     def same_again(self) -> bool:
-        """The same, once parameters that are whole for a while have been sharded again."""
+        """The same, after parameters that were unsharded are resharded."""
         return reshard(self._root) and self.same()
 
     def _count_hooks(self) -> list[int]:

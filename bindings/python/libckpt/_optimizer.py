@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 
     from ._sink import Sink
 
-#: From so many groups on it is cheaper to compare their options than to write them again.
+#: From this number of groups on, comparing their options is cheaper than writing them again.
 _MANY_GROUPS = 8
 
 
 def owned_by(optimizers: list[torch.optim.Optimizer]) -> dict[int, torch.Tensor]:
-    """What only these optimizers change, and not before the fence."""
+    """Ids of the parameters that only these optimizers change, after their fences."""
     fenced = [one for one in optimizers if fences_of(one) is not None]
     free = {id(p) for one in optimizers if fences_of(one) is None for p in parameters(one)}
     return {
@@ -74,8 +74,8 @@ def owned_by(optimizers: list[torch.optim.Optimizer]) -> dict[int, torch.Tensor]
 
 class OptimizerSource:
     """
-    An optimizer in the state. Its tensors are `part` and `described`, and are copied behind the
-    loop, unless it has a say of its own: then they go through the encoder.
+    An optimizer in the state. Its tensors are in `part` and `described`, and are copied in the
+    background. Those of a custom optimizer go through the encoder.
     """
 
     def __init__(
@@ -88,26 +88,26 @@ class OptimizerSource:
     ) -> None:
         self.optimizer = optimizer
         self._ranks = ranks
-        #: what the user has said to be this rank's own: the names that it is stored under
+        #: tensors that the user has named as each rank's own: the names of this rank's copies
         self.owns: dict[str, str] = {}
         self.path = path
         self.own_say = has_own_say(optimizer)
         self.params = parameters(optimizer)
-        #: of every parameter, as long as the optimizer's state has the same entries
+        #: state of every parameter, as long as the optimizer's state has the same entries
         self._states: list[dict[str, Any]] = []
         self.param_names = name_parameters(optimizer, path, known)
-        #: those whose steps are fenced; None: what changes its parameters is not known
+        #: optimizers whose steps are fenced; None: it is not known what changes its parameters
         self.fences = fences_of(optimizer)
         self.names: set[str] = set()
         self.described: list[Described] = []
         self.part = part_of([], [])
-        #: of each tensor, the parameter of which it is the same box; None: it is what it is
+        #: for each tensor, the parameter whose layout it has as a local part; None: its own layout
         self._likes: list[torch.Tensor | None] = []
-        #: of each plain tensor who holds it; None: all ranks, or it says so itself
+        #: holders of each plain tensor; None: all ranks, or the tensor shows them itself
         self.holders: list[Holders | None] = []
-        #: of the plain tensors in the state of a parameter
+        #: holders of plain tensors in the state of each parameter
         self._holders_of = holders_of
-        #: names of those that are the same box of a parameter
+        #: names of tensors that are local parts with the layout of a parameter
         self.local: set[str] = set()
         #: numbers of the tensors that this rank writes; None: all
         self.mine: list[int] | None = None
@@ -119,7 +119,7 @@ class OptimizerSource:
             self._study()
 
     def _study(self) -> None:
-        """Finds the tensors of the state, and remembers what it looked like."""
+        """Finds the tensors of the state, and remembers its structure."""
 
         self._prefix = path_name(self.path)
         self._state_keys: list[Any] = []
@@ -162,7 +162,7 @@ class OptimizerSource:
         self.described = [described[number] for number in order]
         self._likes = [likes[number] for number in order]
         self.holders = [holders[number] for number in order]
-        #: of the tensors in self._values
+        #: holders of the tensors in self._values
         self._places = [places[number] for number in order]
         self.part = part_of(
             [names[number] for number in order], [tensors[number] for number in order]
@@ -190,16 +190,16 @@ class OptimizerSource:
         return encode_name(name, name)
 
     def _is_own(self, parameter: str, name: str, value: torch.Tensor) -> bool:
-        """Every rank has its own, as it has of the parameter, or as the user says of the state."""
+        """True if the tensor is each rank's own: the user has named it, or its parameter."""
         return self._ranks.is_own(parameter, value) or self._ranks.is_own(name, value)
 
     def shapes(self) -> list[torch.Tensor]:
-        """Of each tensor what says how it is spread over ranks."""
+        """For each tensor, the tensor that shows its layout over ranks."""
         pairs = zip(self.part.tensors, self._likes, strict=True)
         return [tensor if like is None else like for tensor, like in pairs]
 
     def own_part(self) -> Part:
-        """What this rank writes of `part`."""
+        """The tensors of `part` that this rank writes."""
         if self.mine is None:
             return self.part
         if self._own_part is None or self._own_part[0] is not self.part:
@@ -210,7 +210,7 @@ class OptimizerSource:
         if not self._has_the_same_entries():
             state = self.optimizer.state
             self._state_keys, self._state_dicts = list(state), list(state.values())
-            # A parameter has no entry before the first step.
+            # Before the first step a parameter has no entry.
             entries = map(state.get, self.params)
             self._states = [{} if entry is None else entry for entry in entries]
         states = self._states
@@ -234,8 +234,8 @@ class OptimizerSource:
 
     def refresh(self) -> list[int] | None:
         """
-        Looks at the optimizer again. None: it looks different, and a new source must be made.
-        Otherwise the numbers of the tensors that have other memory than before.
+        Checks the optimizer again. Returns the numbers of the tensors whose memory has moved. None:
+        its structure has changed, and a new source must be made.
         """
         if not _same_objects(parameters(self.optimizer), self.params):
             return None
@@ -263,7 +263,7 @@ class OptimizerSource:
         return True
 
     def _look_again(self) -> list[int] | None:
-        """The numbers of the tensors that have other memory; None if any lies otherwise."""
+        """The numbers of the tensors whose memory has moved; None if a layout has changed."""
         if self.part.same():
             return []
         moved, views, pointers = [], list(self.part.views), list(self.part.pointers)
@@ -284,7 +284,7 @@ class OptimizerSource:
         return moved
 
     def node(self, encoder: Encoder, sink: Sink) -> str:
-        """The JSON text. `sink` takes the tensors that are not in `part`; so does the encoder."""
+        """The JSON text. Tensors that are not in `part` are put into `sink`, or encoded."""
         if self.own_say:
             return self._node_of_own(encoder, sink)
         groups = [
@@ -404,7 +404,7 @@ def _is_plain_tensor(value: Any) -> bool:
 
 
 def _is_usual(state: Any) -> bool:
-    """True for a state_dict() that is made as torch makes them, and not by names for instance."""
+    """True for a state_dict() with the structure of torch's, and not one by names, for example."""
     return (
         isinstance(state, Mapping)
         and isinstance(state.get("state", {}), Mapping)
@@ -420,7 +420,7 @@ def _state_node(roles: dict[tuple[str, ...], list[int]], count: int) -> list[Jso
     ]
 
 
-#: What a group has that is no option.
+#: Keys of a group that are not options.
 NO_OPTIONS = {"params", "param_names"}
 
 
@@ -435,7 +435,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _equal(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> bool:
-    # 1 == True == 1.0, so the types count; repr tells 0.0 from -0.0 and nan from nan alike.
+    # Types are compared, because 1 == True == 1.0. repr() differs for 0.0 and -0.0, not for nan.
     return len(a) == len(b) and all(
         x is y or (x == y and repr(x) == repr(y)) for x, y in zip(a, b, strict=True)
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Putting an optimizer back, by the names of its parameters. Its tensors are read in place, or to
-memory like the optimizer's own. One that has a say of its own is given what was stored, by its
-load_state_dict(), and what it has then is compared with that.
+Restores an optimizer, by the names of its parameters. Its tensors are read in place, or to memory
+like the optimizer's own. A custom optimizer gets the stored state by its load_state_dict(), and its
+state_dict() is then compared with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class OptimizerLoad:
-    """An optimizer of the live state, and what the checkpoint says of it."""
+    """The restore of one optimizer."""
 
     def __init__(
         self, live: Live, node: dict[str, Json], optimizer: torch.optim.Optimizer, path: Path
@@ -41,18 +41,18 @@ class OptimizerLoad:
         self._optimizer = optimizer
         self._path = path
         self._where = path_text(path)
-        #: new state of every parameter of the checkpoint that is a tensor
+        #: new tensors in the state of every parameter of the checkpoint
         self._tensors: dict[int, dict[str, torch.Tensor]] = {}
         self._params: dict[int, torch.Tensor] = {}
-        #: parameters that the checkpoint does not have
+        #: parameters that are not in the checkpoint
         self._new: list[torch.Tensor] = []
-        #: of each live group, the number of the one in the checkpoint; None: it is new
+        #: for each live group, its number in the checkpoint; None: it is new
         self._groups: list[int | None] = []
-        #: identities of parameters whose steps the GPU counts
+        #: ids of parameters whose step counter is on the GPU
         self._counted: set[int] | None = None
 
     def match(self, names: dict[int, str]) -> None:
-        """Compares the parameters by their names, and finds memory for the state."""
+        """Compares the parameters by name, and assigns memory for the state."""
         if self._node["class"] != kind_of(self._optimizer):
             self._live.problem(
                 "changed",
@@ -105,25 +105,25 @@ class OptimizerLoad:
                 self._live.want(node, path)
 
     def _names_now(self, here: Iterable[str]) -> list[str]:
-        """Of the parameters of the checkpoint; older ones have names of wrappers in them."""
+        """The names of the checkpoint's parameters. Older steps have names of wrappers in them."""
         known, taken = set(here), set(self._node["params"])
         names = []
         for name in self._node["params"]:
             plain = strip_wrappers(name)
-            # Some module may have had a child that is called as wrappers call theirs.
+            # A module may have had a child with the name of a wrapper's child.
             real = name in known or plain in taken or self._live.holds(name, plain)
             names.append(name if real else plain)
             taken.add(plain)
         return names
 
     def _values_name(self, parameter: str) -> str:
-        """Of what is no tensor in the state of a parameter."""
+        """The values in the state of a parameter that are not tensors."""
         return f"{self._node['prefix']}/state/{parameter}"
 
     def _unite(self, here: list[str]) -> bool | None:
         """
-        Takes what this rank had and other ranks had of the parameters that are here. None: it had
-        all, and the others have nothing to do with it; False: that does not go.
+        Joins the state of this rank's parameters from several ranks. None: this rank had all of it;
+        False: it is not possible, and a problem was noted.
         """
         live, node = self._live, self._node
         saved = {name: number for number, name in enumerate(self._names_now(here))}
@@ -160,7 +160,7 @@ class OptimizerLoad:
         return True
 
     def _refuse(self, found: Found) -> bool:
-        """Notes what cannot be had of other ranks. True: there is something."""
+        """Notes what cannot be taken from other ranks. True: there is something."""
         live, node = self._live, self._node
         for name, rank, other in found.differing:
             text = (
@@ -211,7 +211,7 @@ class OptimizerLoad:
         return self._live.want_tensor(stored.name)
 
     def _place(self, stored: Stored, parameter: torch.Tensor, role: str) -> torch.Tensor:
-        """The live tensor if there is one, else memory like the optimizer itself would take."""
+        """The live tensor if there is one, else memory like the optimizer would allocate."""
         import torch
 
         old = (self._optimizer.state.get(parameter) or {}).get(role)
@@ -220,7 +220,7 @@ class OptimizerLoad:
             return old
         local = is_dtensor(parameter) and self._live.is_local(stored.name)
         if old is not None and is_part_like(old, parameter):
-            # Which it is where this rank has all of it: as it was saved.
+            # If this rank holds the whole parameter: as it was saved.
             local = local or tuple(old.shape) != stored.shape
         elif old is not None:
             local = False
@@ -240,7 +240,7 @@ class OptimizerLoad:
         return fresh
 
     def _place_part(self, stored: Stored, parameter: Any, old: torch.Tensor | None) -> torch.Tensor:
-        """The same box as this rank has of the parameter."""
+        """A tensor for this rank's box of the parameter."""
         dtype = _dtypes.torch_type(stored.dtype)
         if old is None:
             old = self._live.empty_like(stored, memory_of(parameter))
@@ -252,7 +252,7 @@ class OptimizerLoad:
         return old
 
     def _device_of_step(self, parameter: torch.Tensor) -> Any:
-        """As torch's own load_state_dict() has it: with its parameter if the GPU counts."""
+        """The device of a step counter, like in torch's load_state_dict()."""
         if self._counted is None:
             self._counted = {
                 id(own)
@@ -266,7 +266,7 @@ class OptimizerLoad:
         return self._live.decode(node, self._path)
 
     def apply(self) -> None:
-        """The tensors are read; puts them and everything else into the optimizer."""
+        """Restores the optimizer, when the tensors were read."""
         options = [self._decode(group["options"]) for group in self._node["groups"]]
         values = {
             int(index): {
@@ -300,7 +300,7 @@ class OptimizerLoad:
             self._settle_new(number, group, new)
             for key, value in new.items():
                 group[key] = into(group.get(key), value)
-        # As its own load_state_dict() does: a newer class may add options here.
+        # Like in load_state_dict(): a newer class may add options here.
         with asking(self._path, "__setstate__"):
             optimizer.__setstate__(
                 {"state": optimizer.state, "param_groups": optimizer.param_groups}
@@ -309,15 +309,15 @@ class OptimizerLoad:
     def _grouped(
         self, groups: list[dict[str, Any]], options: list[dict[str, Any]]
     ) -> Iterable[tuple[int, dict[str, Any], dict[str, Any]]]:
-        """Live groups, numbered, and the options that they had; a new one stays what it is."""
+        """(number, live group, saved options) of the live groups, without new ones."""
         for live, number in enumerate(self._groups):
             if number is not None:
                 yield live, groups[live], options[number]
 
     def options(self) -> Iterable[tuple[Json, dict[str, Any], Path]]:
         """
-        Of each group what the checkpoint has for options, what they are now, and where. Not of an
-        optimizer that says itself what its options are.
+        For each group, the saved options, the present ones, and the path. Nothing for an optimizer
+        that loads its options itself.
         """
         if has_own_say(self._optimizer):
             return
@@ -327,7 +327,7 @@ class OptimizerLoad:
             yield node, now, ((self._path, "param_groups"), number)
 
     def _settle_new(self, number: int, group: dict[str, Any], new: dict[str, Any]) -> None:
-        """Options that the step does not have."""
+        """Notes options that are not in the step."""
         for key in group.keys() - new.keys() - NO_OPTIONS:
             where = f"{self._where}.param_groups[{number}][{key!r}] (now {group[key]!r:.40})"
             if not self._live.stays(where, (((self._path, "param_groups"), number), key)):
@@ -354,7 +354,7 @@ class OptimizerLoad:
             )
 
     def _state_now(self) -> dict[int, Any]:
-        """By the numbers of the checkpoint. That of a wrapper is what its state_dict() says."""
+        """The state by the numbers of the checkpoint; of a wrapper, from its state_dict()."""
         state = self._optimizer.state
         if not has_own_say(self._optimizer):
             return {index: state.get(one) for index, one in self._params.items()}
@@ -364,7 +364,7 @@ class OptimizerLoad:
         return {index: after.get(here[id(one)]) for index, one in self._params.items()}
 
     def _check(self, state: dict[int, dict[str, Any]]) -> None:
-        """Frameworks are known to cast moments on the way in."""
+        """Compares what a custom optimizer has loaded: some frameworks cast moments."""
         import torch
 
         after = self._state_now()

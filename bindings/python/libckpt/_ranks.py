@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Which of the ranks that hold the same writes it, and what each rank has of its own.
+Decides which of the ranks that hold the same tensor writes it, and which tensors are each rank's
+own.
 
-All ranks must come to the same answer without talking, so it follows from what they all know: the
-names and sizes of the tensors, and the mesh. Where every node has a store of its own, those of a
-node share out among them what they hold, so that each store has all that its ranks need.
+All ranks must get the same result without communication, so it depends only on what all of them
+know: names and sizes of tensors, and the mesh. If every node has a store, the ranks of a node
+distribute what they hold among themselves, so that each store has everything that its ranks need.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ if TYPE_CHECKING:
 
 
 class Near:
-    """The ranks that write into the same store as this one, where every node has one."""
+    """The ranks that write to the same store as this one, if every node has a store."""
 
     def __init__(self, rank: int, peers: Sequence[int]) -> None:
         self._rank = rank
         self._peers = peers
         #: the lowest of them
         self.first = min(peers)
-        #: of the ranks along some dimensions of a mesh: how many are near, this one's place
+        #: for ranks along some dimensions of a mesh: how many are near, and the place of this one
         self._known: dict[Hashable, tuple[int, int]] = {}
 
     def of(self, copies: Copies) -> Copies:
-        """Those copies that go into this store."""
+        """The copies whose ranks write to this store."""
         if copies.among == 1:
             return copies
         found = self._known.get(copies.along)
@@ -47,17 +48,17 @@ class Near:
 
 
 class Ranks(NamedTuple):
-    """This process among those that save together."""
+    """This process as one of the ranks that save together."""
 
     rank: int = 0
     world: int = 1
-    #: those of them that write into the same store; None: all
+    #: the ranks that write to the same store; None: all
     near: Near | None = None
-    #: patterns of the names of plain tensors of which every rank has its own
+    #: patterns for names of plain tensors that are each rank's own
     per_rank: tuple[str, ...] = ()
 
     def is_own(self, name: str, value: Any) -> bool:
-        """True for a plain tensor of which every rank has its own, by what the user has said."""
+        """True for a plain tensor that is each rank's own, because the user has named it."""
         return (
             self.world > 1
             and any(fnmatch.fnmatchcase(name, pattern) for pattern in self.per_rank)
@@ -65,19 +66,19 @@ class Ranks(NamedTuple):
         )
 
     def own_name(self, name: str) -> str:
-        """The name of a tensor that every rank has one of. The name of each is its own."""
+        """The name under which this rank saves a tensor of its own."""
         return name if self.world == 1 else f"{own_prefix(self.rank)}{name}"
 
     def everywhere(self) -> Copies:
-        """Of a tensor that is the same on all ranks."""
+        """Copies for a tensor that is the same on all ranks."""
         return _everywhere(self)
 
     def of_first(self) -> Copies:
-        """Of a tensor of which that of rank 0 is the one of all."""
+        """Copies for a tensor that rank 0 saves for all ranks."""
         return Copies(None, self.world, self.rank, first=True)
 
     def here(self, copies: Copies) -> Copies:
-        """Of the ranks that hold the same, those that write into this rank's store."""
+        """The copies among the ranks that write to the store of this rank."""
         return copies if self.near is None else self.near.of(copies)
 
 
@@ -87,17 +88,17 @@ def _everywhere(ranks: Ranks) -> Copies:
 
 
 def own_prefix(rank: int) -> str:
-    """What the names of a rank's own tensors begin with."""
+    """The prefix of names of a rank's own tensors."""
     return f"rank-{rank:05d}/"
 
 
 def is_own(name: object) -> bool:
-    """True for the name of a tensor that some rank has of its own."""
+    """True for the name of a tensor that is a rank's own."""
     return isinstance(name, str) and re.match(r"rank-[0-9]{5}/", name) is not None
 
 
 def is_turn(name: str, copies: Copies) -> bool:
-    """True if this rank writes a tensor that is asked about alone."""
+    """True if this rank writes a single tensor."""
     if copies.among == 1:
         return True
     if copies.first:
@@ -106,16 +107,16 @@ def is_turn(name: str, copies: Copies) -> bool:
 
 
 class Shares:
-    """Balances tensors by bytes among those that hold them."""
+    """Balances the bytes of tensors among the ranks that hold them."""
 
     def __init__(self) -> None:
-        #: (bytes so far, index) of each, the least first
+        #: heaps of (bytes so far, place), the least first
         self._loads: dict[Hashable, list[tuple[int, int]]] = {}
 
     def settle(self, wanted: list[tuple[bytes, int, Copies]]) -> list[bool]:
         """
-        Which of some tensors (name, bytes, who holds them) this rank writes. Large ones first, each
-        by the one that has least so far.
+        Which of some tensors (name, bytes, holders) this rank writes. The largest first, each by
+        the rank that has the fewest bytes so far.
         """
         mine = [copies.among == 1 for _, _, copies in wanted]
         for number in sorted(range(len(wanted)), key=lambda n: (-wanted[n][1], wanted[n][0])):
@@ -140,7 +141,7 @@ def settle(
     copies: list[Copies | None],
     ranks: Ranks,
 ) -> list[bool]:
-    """Of each tensor, whether this rank writes it."""
+    """For each tensor, whether this rank writes it."""
     if all(found is not None and found.among == 1 for found in copies):
         return [True] * len(names)
     held = [number for number, found in enumerate(copies) if found is not None]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors that are described anew at every save."""
+"""Sink: collects the tensors that are described anew at every save."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 class Sink:
     """
-    Collects the tensors that are described anew at every save: those that this rank writes.
-    `modules` has what is stored already, `owned` which tensors only the fenced optimizers change.
+    Collects the tensors that are described anew at every save, and that this rank writes.
+    `modules`: the modules that were walked, whose tensors are stored already. `owned`: tensors that
+    only fenced optimizers change.
     """
 
     def __init__(
@@ -43,16 +44,16 @@ class Sink:
     ) -> None:
         self._groups = groups
         self._holdings = Holdings(ranks, groups)
-        #: what other ranks have as well: the group, the tensor and its flags
+        #: tensors that other ranks hold, too: group, name, tensor and flags
         self.alike: list[tuple[int, bytes, Described, int]] = []
         self._taken = modules.used.__contains__
         self._known = modules.keys
         self._known_mine = modules.mine_names
         self._owned = owned
         self._ranks = ranks
-        #: what is met now is each rank's own
+        #: tensors that are put now are each rank's own
         self.own = False
-        #: who holds the plain tensors that are met now; None: all ranks
+        #: holders of plain tensors that are put now; None: all ranks
         self._holders: Holders | None = None
         self._owned_keys: dict[Key | None, torch.Tensor] | None = None
         self._keys: dict[Key, str] = {}
@@ -62,33 +63,33 @@ class Sink:
         self.names: list[bytes] = []
         self.described: list[Described] = []
         self.eager: list[bool] = []
-        #: what else the library is to know of them
+        #: flags of the tensors, for the library
         self.flags: list[int] = []
-        #: (number, tensor that the optimizer changes) of those that are not eager
+        #: (number, parameter that the optimizer changes) of tensors that are not eager
         self.behind: list[tuple[int, torch.Tensor]] = []
         self.keep: list[Any] = []
-        #: names of torch tensors by their id
+        #: names of torch tensors by id
         self.ids: dict[int, str] = {}
         self.aliases: list[tuple[bytes, bytes]] = []
-        #: of all ranks, whoever's turn it is
+        #: tensors that all ranks must have, whichever rank writes them
         self.shared: list[Shared] = []
-        #: of the ranks of a mesh
+        #: tensors that not all ranks must have
         self.apart: list[Shared] = []
-        #: what other ranks have as well, whoever saves it
+        #: contributions to the balance: see _balance.py
         self.held: list[Held] = []
-        #: of which this rank holds nothing
+        #: tensors of which this rank holds nothing
         self.empty: dict[str, Json] = {}
-        #: what the user has said to be this rank's own: the names that it is stored under
+        #: tensors that the user has named as each rank's own: the names of this rank's copies
         self.owns: dict[str, str] = {}
         #: buffers that may differ by rank
         self.buffers: list[Buffer] = []
-        #: what is saved of buffers that do
+        #: the copies of those that this rank saves
         self.own_buffers: Own = NONE
-        #: second names, and the first ones, of all that has them
+        #: (second name, first name) of tensors with several names
         self.tied: list[tuple[str, str]] = []
 
     def _free_name(self, path: Path, *, own: bool) -> str:
-        """A name for what stands at `path`; a name that is taken gets a number."""
+        """A name for the value at `path`. If it is in use, a number is added."""
         wanted = path_name(path)
         name, number = wanted, 1
         if own:
@@ -107,7 +108,7 @@ class Sink:
         *,
         flags: int = 0,
     ) -> None:
-        """Adds a tensor that this rank writes. `data`: its name for C."""
+        """Adds a tensor that this rank writes. `data`: its name as bytes."""
         self._mine.add(name)
         if owner is not None:
             self.behind.append((len(self.names), owner))
@@ -129,7 +130,7 @@ class Sink:
         holders: Holders | None = None,
         alike: bool = True,
     ) -> None:
-        """Adds a tensor that other ranks may have as well, if it is this one's turn."""
+        """Adds a tensor that other ranks may hold, too, if this rank writes it."""
         copies = copies_of(value, where, self._ranks, first=first, holders=holders, alike=alike)
         group = self._groups.of(copies)
         if group is not None:
@@ -150,7 +151,7 @@ class Sink:
             self._add(name, data, what, owner, flags=flags_of(copies))
 
     def is_mine(self, name: str) -> bool:
-        """True if this rank writes a tensor that has been met."""
+        """True if this rank writes the tensor of that name."""
         return name in self._mine
 
     def _stored(self, key: Key | None) -> str | None:
@@ -158,7 +159,7 @@ class Sink:
 
     @contextlib.contextmanager
     def held_by(self, holders: Holders | None) -> Iterator[None]:
-        """What is put meanwhile without a name belongs to what these ranks hold; None: all."""
+        """In the block, tensors that are put without a name are held by these ranks; None: all."""
         before, self._holders = self._holders, holders
         try:
             yield
@@ -196,9 +197,9 @@ class Sink:
         return name
 
     def put_array(self, value: Any, path: Path) -> str:
-        """Stores a NumPy array. It is each rank's own, as every value of Python is."""
+        """Stores a NumPy array. It is each rank's own, like all Python values."""
         name = self._free_name(path, own=True)
-        if not is_whole(value):  # one member of a structured array
+        if not is_whole(value):  # a member of a structured array
             value = value.copy()
         self.keep.append(value)
         self.used.add(name)
@@ -206,7 +207,7 @@ class Sink:
         return name
 
     def put_bytes(self, value: bytes, path: Path) -> str:
-        """Stores bytes, each rank its own."""
+        """Stores bytes. They are each rank's own."""
         name = self._free_name(path, own=True)
         self.keep.append(value)
         self.used.add(name)
@@ -225,8 +226,9 @@ class Sink:
         is_statistic: bool | None = None,
     ) -> None:
         """
-        Stores a tensor under this name; memory that is stored already gets a second name. `first`,
-        `own`, `holders`: see copies_of(). `is_statistic`: of a buffer that may differ by rank.
+        Stores a tensor under this name. If its memory is stored already, adds a second name.
+        `first`, `own`, `holders`: see copies_of(). `is_statistic`: for a buffer that may differ by
+        rank, whether it is a statistic; None: not such a buffer.
         """
         where = f"{path_text(path)}, tensor {name}"
         check_tensor(value, where)

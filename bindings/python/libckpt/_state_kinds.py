@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is special in a user's state: modules, optimizers, other objects; and where they may be."""
+"""Modules, optimizers and other objects in a state: which they are, and where they may be."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Special(NamedTuple):
 
 
 def is_module(value: Any) -> bool:
-    """True for a module of torch."""
+    """True for a torch module."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
 def is_optimizer(value: Any) -> bool:
-    """True for an optimizer of torch."""
+    """True for a torch optimizer."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.optim.Optimizer)
 
@@ -40,7 +40,7 @@ def is_stateful(value: Any) -> bool:
 
 
 def check_state(state: Any) -> None:
-    """Raises for a state that is no dict of names."""
+    """Raises for a state that is not a dict with strings as keys."""
     if not isinstance(state, dict):
         raise UnsupportedStateError(
             f"the state is a {type(state).__qualname__}: it must be a dict with strings as keys"
@@ -56,7 +56,7 @@ _PLAIN = {bool, bytes, complex, float, int, str, type(None)}
 
 
 def children(value: Any) -> Iterator[tuple[Any, Any]]:
-    """What a dict, a list or a tuple holds, with keys. Nothing of a list of plain values."""
+    """The items of a dict, list or tuple, with keys. Nothing for a list of plain values."""
     if isinstance(value, dict):
         yield from value.items()
     elif isinstance(value, (list, tuple)) and not set(map(type, value)) <= _PLAIN:
@@ -78,7 +78,7 @@ def find_objects(state: dict[str, Any]) -> list[Special]:
 
 
 def specials_in(value: Any, path: Path) -> list[Special]:
-    """The modules and optimizers in what stands at `path`, itself included."""
+    """The modules and optimizers in the value at `path`, itself included."""
     if is_module(value) or is_optimizer(value):
         return [Special(path, value)]
     found: list[Special] = []
@@ -92,12 +92,12 @@ def _find(
     for key, item in children(value):
         if is_module(item) or is_optimizer(item) or (objects and is_stateful(item)):
             found.append(Special((path, key), item))
-        elif depth < NESTING_MAX:  # the encoder words the error
+        elif depth < NESTING_MAX:  # the encoder raises the error
             _find(item, (path, key), found, depth + 1, objects=objects)
 
 
 def same_specials(new: list[Special], old: list[Special]) -> bool:
-    """True if modules and optimizers are the same, where they were."""
+    """True if modules and optimizers, and their paths, are the same."""
     return len(new) == len(old) and all(
         a.value is b.value and a.path == b.path for a, b in zip(new, old, strict=True)
     )
@@ -105,8 +105,8 @@ def same_specials(new: list[Special], old: list[Special]) -> bool:
 
 def plain_path(modules: list[Special]) -> Path:
     """
-    The module whose tensors have no prefix: the one under "model", or else the first. The names of
-    all others begin with their path.
+    The path of the module whose tensors have no prefix: the one under "model", or else the first.
+    The names of all others begin with their path.
     """
     for special in modules:
         if special.path == (None, "model"):
@@ -115,24 +115,24 @@ def plain_path(modules: list[Special]) -> Path:
 
 
 def prefix_in(special: Special, plain: Path) -> str:
-    """What the names of its tensors begin with; `plain` is the path of the one without."""
+    """The prefix of a module's tensors. `plain`: the path of the module without one."""
     return "" if special.path == plain else path_name(special.path) + "/"
 
 
 def prefix_of(special: Special, modules: list[Special]) -> str:
-    """What the names of a module's tensors begin with; `modules` are all that there are."""
+    """The prefix of a module's tensors. `modules`: all modules of the state."""
     return prefix_in(special, plain_path(modules))
 
 
 def there_twice(path: Path) -> UnsupportedStateError:
-    """A module that has been met before."""
+    """The error for a module that is in the state twice."""
     return UnsupportedStateError(
         f"{path_text(path)} is in the state twice: put every module in once"
     )
 
 
 def misplaced(value: Any, path: Path) -> UnsupportedStateError:
-    """A module or an optimizer where none can be restored."""
+    """The error for a module or an optimizer where it cannot be restored."""
     return UnsupportedStateError(
         f"{path_text(path)} is a {type(value).__qualname__} inside of the state of another object, "
         "nested too deep, or there twice: put it into the state itself or into a dict or list in "
@@ -141,7 +141,7 @@ def misplaced(value: Any, path: Path) -> UnsupportedStateError:
 
 
 def misplaced_object(value: Any, path: Path) -> UnsupportedStateError:
-    """An object with a state_dict() where none can be restored."""
+    """The error for an object with a state_dict() where it cannot be restored."""
     return UnsupportedStateError(
         f"{path_text(path)} is a {type(value).__qualname__} inside of the state of another object, "
         "or nested too deep: put its state_dict() there, or the object into the state itself"
@@ -149,11 +149,11 @@ def misplaced_object(value: Any, path: Path) -> UnsupportedStateError:
 
 
 def refuse_loader(value: Any, path: Path) -> None:
-    """Raises for a loader that would start from the beginning again."""
+    """Raises for a DataLoader, which cannot save its position."""
     data = sys.modules.get("torch.utils.data")
     if data is None or not isinstance(value, data.DataLoader):
         return
-    # Accelerate's have the methods, whatever is inside.
+    # Loaders of Accelerate have the methods, whatever they wrap.
     if not is_stateful(value) or getattr(value, "use_stateful_dataloader", None) is False:
         raise UnsupportedStateError(
             f"{path_text(path)} is a DataLoader, which does not know its position, so that a "
@@ -163,7 +163,7 @@ def refuse_loader(value: Any, path: Path) -> None:
 
 
 def name_clash(name: str, path: Path) -> UnsupportedStateError:
-    """Two things in the state want one name."""
+    """The error for two tensors of the state with the same name."""
     return UnsupportedStateError(
         f"{path_text(path)} has a tensor {name!r}, and so has something else in the state: give it "
         "another key",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the Python state of one save: JSON beside the tensors."""
+"""StateWriter: writes the Python state of a save, which is JSON beside the tensors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import torch
 
 
-#: Bytes of the JSON of a rank, at most.
+#: Most bytes of the JSON of a rank.
 META_MAX = 64 << 20
 
 _TOKEN = re.compile(r'"\\u0000(\d+)"')
@@ -69,7 +69,7 @@ class StateWriter:
         self.sink = sink
         self.encoder = Encoder(self.sink, allow_pickle=allow_pickle, other=self._other)
         self._modules = modules
-        # Long texts stand in the JSON as strings that no value can give, until the end.
+        # In the JSON, tokens that no value can contain stand for long texts until the end.
         self._texts: list[str] = []
         self._optimizers: dict[int, int] = {}
         self._inside = False
@@ -86,7 +86,7 @@ class StateWriter:
         state: dict[str, Any],
         own: Own,
     ) -> bytes:
-        """Puts the optimizers in, and what describes the whole."""
+        """Adds the optimizers, and the fields that describe the whole."""
         for source in walked.sources:
             node = source.node(self.encoder, self.sink)
             self._texts[self._optimizers[id(source.optimizer)]] = node
@@ -97,11 +97,11 @@ class StateWriter:
         }
         parts = _TOKEN.split(text)
         parts[1::2] = [self._texts[int(number)] for number in parts[1::2]]
-        # A store that all share holds every tensor somewhere, and says there what it is.
+        # With a shared store, another rank's index describes these tensors.
         empty = {**walked.empty, **self.sink.empty} if self._ranks.near else {}
         more = f'"empty":{dump(empty)},' if empty else ""
         owns = {**walked.owns, **self.sink.owns}
-        for source in walked.sources:  # what wraps tensors is met only now
+        for source in walked.sources:  # tensors that wrap others were encoded after the walk
             owns.update(source.owns)
         owns.update(own.names)
         more += f'"per_rank":{dump(owns)},' if owns else ""
@@ -162,10 +162,12 @@ class StateWriter:
             name = prefix + keys[key]
             held = holders.of(keys[key])
             if isinstance(value, torch.Tensor) and not wraps(value):
-                check_tensor(value, f"{path_text(path)}, tensor {name}")  # before it is asked more
+                check_tensor(
+                    value, f"{path_text(path)}, tensor {name}"
+                )  # before anything else is asked of it
                 memory = memory_of(value).data_ptr()
                 alone = self._ranks.is_own(name, value)
-                # A copy of the buffer. What is called as it may be another value, of this rank.
+                # A copy of the DDP buffer. Another value of that name may be this rank's own.
                 copied = first_names.get(keys[key])
                 first = memory in first_memory or (copied is not None and same_bits(value, copied))
                 is_statistic = None if first else may_differ.get(memory)
@@ -178,7 +180,7 @@ class StateWriter:
                     holders=held,
                     is_statistic=is_statistic,
                 )
-                # What it made for the occasion, it can take back.
+                # A tensor that state_dict() has created need not be restored in place.
                 if memory in own:
                     check_place(describe(value), name)
                 names.append(name)
@@ -210,7 +212,7 @@ class StateWriter:
     def _object(self, value: Any, path: Path, depth: int) -> Json:
         if self._inside or self.encoder.wrapped:
             raise misplaced_object(value, path)
-        # What only the object knows may be another thing on every rank.
+        # The contents are opaque and may differ by rank.
         self._inside = self.sink.own = True
         try:
             said = self._ask(value, path)
@@ -219,7 +221,7 @@ class StateWriter:
                 return {"$object": {}}
             node = self.encoder.encode_object(value, said[0], path, depth + 2)
             generator = generator_of(value)
-            if generator is not None:  # later: it may have begun to draw just now
+            if generator is not None:  # after state_dict(), which may draw from it
                 where = (path, "generator")
                 node["generator"] = self.encoder.put_tensor(generator.get_state(), where, own=True)
             if epochs := epochs_of(value, path):
@@ -229,7 +231,7 @@ class StateWriter:
         return {"$object": node}
 
     def _ask(self, value: Any, path: Path) -> tuple[Any] | None:
-        """What its state_dict() says; None: it is too early to ask."""
+        """The result of its state_dict() in a tuple; None: it must not be asked yet."""
         if self._is_ready is not None and not self._is_ready(value):
             return None
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of modules and optimizers that have been walked."""
+"""The description of modules and optimizers, kept between saves."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ if TYPE_CHECKING:
 
 
 class Walked(NamedTuple):
-    """What is kept between saves: the description of all modules and optimizers."""
+    """The description of all modules and optimizers, kept between saves."""
 
     specials: list[Special]
     modules: Modules
     sources: list[OptimizerSource]
-    #: parameters that the optimizers own, by id
+    #: parameters that only fenced optimizers change, by id
     owned: dict[int, torch.Tensor]
-    #: those whose names are from tensors beside the modules
+    #: names of parameters that are not in modules, by id
     borrowed: dict[int, str]
     block: Block
-    #: of every tensor of the modules and the optimizers its place in the block; -1: another's turn
+    #: place of every tensor of modules and optimizers in the block; -1: another rank writes it
     places: list[int]
-    #: those of them that other ranks have as well
+    #: the tensors that other ranks hold, too
     alike: Alike
-    #: what the user has said to be this rank's own: the names that it is stored under
+    #: tensors that the user has named as each rank's own: the names of this rank's copies
     owns: dict[str, str]
-    #: what could be copied behind the loop is little, and copied before it goes on
+    #: everything is copied before save() returns, because it is small
     small: bool
-    #: what the tensors of modules and optimizers are of which this rank holds nothing
+    #: dtype and shape of tensors of which this rank holds nothing, by name
     empty: dict[str, Json]
-    #: of all of them, see Snapshot
+    #: the contributions of all of them: see Snapshot.balance
     balance: int
 
 
 class Settled(NamedTuple):
-    """Of the tensors of modules and optimizers, who writes and who compares each of them."""
+    """Which ranks write and compare the tensors of modules and optimizers."""
 
     #: whether this rank writes it
     mine: list[bool]
-    #: the group of ranks that compares it
+    #: the group of ranks that compare it
     groups: list[Group]
-    #: what the library is to know of it
+    #: its flags, for the library
     flags: list[int]
-    #: what other ranks have as well, whoever writes it
+    #: contributions for tensors that other ranks hold, too
     held: list[Held]
-    #: of which this rank holds nothing
+    #: tensors of which this rank holds nothing
     empty: dict[str, Json]
 
     @staticmethod
     def of(modules: Modules) -> Settled:
-        """Of those of the modules, to which the optimizers' are added."""
+        """Begins with the tensors of the modules. Those of optimizers are added."""
         return Settled(
             list(modules.mine),
             list(modules.groups),
