@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is inside of a C engine. Nothing may run beside its end, so that waits until all are out."""
+"""CallGuard: counts calls into a C engine. The engine is closed when no call is running."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 class Helper(threading.Thread):
     """
-    A thread that engines need until they have ended. What ends or waits for one does not run there,
-    though a finalizer may find itself on it.
+    A thread that engines need until they are closed. Calls that close or wait for an engine must
+    not run on it, though a finalizer may run on any thread: see apart().
     """
 
 
 def apart(call: Callable[[], object]) -> None:
-    """Calls it; if this is a helper, from another thread and without waiting for it."""
+    """Makes a call. On a Helper, another thread makes it, and nothing waits for it."""
     if isinstance(threading.current_thread(), Helper):
         threading.Thread(target=call, name="libckpt-end", daemon=False).start()
     else:
@@ -27,9 +27,9 @@ def apart(call: Callable[[], object]) -> None:
 
 class _State(enum.Enum):
     OPEN = enum.auto()
-    #: somebody waits for those who are inside, to end it
+    #: a thread waits for running calls, to close it
     CLOSING = enum.auto()
-    #: who closed it has gone: the last one who comes out ends it
+    #: the closing thread has stopped waiting: the last call to return closes it
     LEFT = enum.auto()
     ENDING = enum.auto()
     ENDED = enum.auto()
@@ -37,29 +37,29 @@ class _State(enum.Enum):
 
 class CallGuard:
     """
-    Calls go in through it, from any thread. A signal handler or a finalizer may come at any moment,
-    on a thread that is inside already or that closes: neither waits for itself.
+    All calls into an engine are made by it, from any thread. A signal handler or a finalizer may
+    run at any time, also on a thread that is in a call or closes. No thread waits for itself.
     """
 
     def __init__(self, end: Callable[[], None]) -> None:
         self._end = end
         self._state = _State.OPEN
-        # Entered and left in C: no interrupt comes between.
+        # Acquired and released in C, so no interrupt comes between.
         self._lock = threading.RLock()
         self._turn = threading.Condition(self._lock)
-        #: the thread of each that is inside
+        #: the thread of each running call
         self._inside: dict[object, int] = {}
         self._closer = 0
-        #: came while it was being closed, to be called when it has ended
+        #: calls that came while it was closing, to be made after that
         self._late: list[Callable[[], object]] = []
 
     @property
     def is_open(self) -> bool:
-        """Calls of the engine may be made."""
+        """True if calls of the engine may be made."""
         return self._state is _State.OPEN
 
     def work(self, call: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
-        """Calls what needs the engine. False, and nothing is called: it is closed."""
+        """Makes a call that needs the open engine. False: it is closed, and no call was made."""
         token = object()
         try:
             with self._lock:
@@ -72,8 +72,8 @@ class CallGuard:
 
     def ask(self, call: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
         """
-        Calls what needs a handle only, which is good for questions after the end as well. False: it
-        would have to wait for the end, and the end for this thread.
+        Makes a call that only needs a handle, which can be used after the engine was closed, too.
+        False: no call was made, because it would wait for the closing, which waits for this thread.
         """
         me, token = threading.get_ident(), object()
         try:
@@ -88,7 +88,7 @@ class CallGuard:
             self._leave(token)
 
     def release(self, call: Callable[..., Any], *args: Any) -> None:
-        """Calls what frees a handle: now, or after the end. Waits for nobody."""
+        """Makes a call that frees a handle: now, or after the closing. Does not wait."""
         me, token = threading.get_ident(), object()
         try:
             with self._lock:
@@ -101,7 +101,7 @@ class CallGuard:
             self._leave(token)
 
     def _count(self, thread: int, token: object) -> None:
-        """One who asks is inside, too; not who closes, and not after the end."""
+        """Counts a call of ask(), unless this thread closes, or the engine is closed."""
         if self._state in (_State.OPEN, _State.LEFT) or thread in self._inside.values():
             self._inside[token] = thread
 
@@ -114,8 +114,8 @@ class CallGuard:
 
     def close(self, patience: float) -> bool:
         """
-        Lets nobody in any more, and ends the engine when all are out: True. False: somebody is
-        inside still, and the last one who comes out ends it.
+        Lets no more calls in, and closes the engine when no call is running: True. False: a call is
+        still running after the timeout, and the last one to return closes it.
         """
         me, ended = threading.get_ident(), False
         try:
@@ -150,7 +150,7 @@ class CallGuard:
             apart(lambda: self._end_if_empty(threading.get_ident()))
 
     def _end_if_empty(self, me: int) -> bool:
-        """Ends it if it is for this thread to do so; whether it has ended."""
+        """Closes the engine if this thread must do it. True if it is closed."""
         with self._lock:
             if self._state is _State.CLOSING and self._closer == me:
                 self._state = _State.LEFT

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the C library: its structs and texts, and its errors as exceptions."""
+"""Helpers for calls of the C library: structs, texts, and errors as exceptions."""
 
 from __future__ import annotations
 
@@ -98,20 +98,20 @@ def last_error(code: int, step: int | None = None) -> errors.CheckpointError:
 
 def has_failed(code: int) -> bool:
     """
-    With -ETIMEDOUT from the call that has just been made on this thread: whether what was waited
-    for has itself failed with that. Then the record says of which step.
+    For -ETIMEDOUT of the last call on this thread: True if the save or restore itself has failed
+    with that code, and not the wait. The error record then has a step.
     """
     record = new_struct("ckpt_error")
     return bool(lib.ckpt_last_error_record(record) == code and record.step >= 0)
 
 
 def raise_last(code: int, step: int | None = None) -> NoReturn:
-    """Raises it."""
+    """Raises the exception of last_error()."""
     raise last_error(code, step)
 
 
 def check(code: int) -> int:
-    """Passes counts and zero through; raises for errors."""
+    """Returns counts and zero. Raises for negative codes."""
     if code < 0:
         raise_last(code)
     return code

@@ -25,7 +25,7 @@ _REMOTE_STATES = {
 
 
 class StepInfo(NamedTuple):
-    """One step of a store."""
+    """A step of a store, as listed in its manifest."""
 
     step: int
     generation: int
@@ -37,18 +37,18 @@ class StepInfo(NamedTuple):
     time: float
     #: number of ranks
     world: int
-    #: a restore may choose it
+    #: a restore can choose it
     in_lineage: bool
     #: why it was aborted or quarantined, or what is broken
     note: str
-    #: of a broken one: the library's code, or a negative errno if it may be good all the same
+    #: for a broken step: the code of the library, or a negative errno if it may still be good
     code: int
-    #: quarantined or broken, and newer than what a restore chooses instead
+    #: it is quarantined or broken, and newer than the step that a restore chooses instead
     passed_over: bool
-    #: its removal has begun: the newest is another one, as long as there is one
+    #: its removal has begun. It is chosen only if there is no other step
     deleting: bool = False
-    #: in the remote store, as the job last wrote down: uploaded, pending, failed, excluded (it
-    #: does not go there) or unknown
+    #: state of the copy in the remote store, as last recorded by the job: uploaded, pending,
+    #: failed, excluded (it is not copied) or unknown
     remote: str = "unknown"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python values out of the JSON that _json_values.py makes of them. Nothing of it is trusted."""
+"""Decodes the JSON of _json_values.py to Python values. The JSON is not trusted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MALFORMED = (
 
 
 class Decoder:
-    """Turns JSON back into values. `get` gives the memory of a tensor by its name, already read."""
+    """Decodes JSON. `get`: returns the memory of a tensor by name, which was read before."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Decoder:
 
     @staticmethod
     def plain(node: Json, *, allow_pickle: bool = False) -> Any:
-        """Decodes a node that holds no tensors."""
+        """Decodes a node without tensors."""
         return Decoder(_no_tensor, allow_pickle=allow_pickle).decode(node)
 
     def check(self, node: Json) -> None:
-        """Raises what decoding would raise of a value that cannot be made here, whatever it is."""
+        """Raises what decoding would raise for a value that cannot be created here."""
         if type(node) is list:
             for item in node:
                 self.check(item)
@@ -75,7 +75,7 @@ class Decoder:
                 self.check(item)
 
     def decode(self, node: Json) -> Any:
-        """The value of a node. Raises FormatError for what no encoder writes."""
+        """The value of a node. Raises FormatError for a malformed one."""
         try:
             return self._decode(node)
         except _MALFORMED as error:
@@ -99,7 +99,7 @@ class Decoder:
         return decode(self, node[tag])
 
     def items(self, node: Json) -> list[Any]:
-        """What a list holds. A range in its place would be as long as it says."""
+        """The items of a list. A range is refused, because it could be of any length."""
         if type(node) is not list:
             raise TypeError(f"a {type(node).__name__} where a list belongs")
         items: list[Any] = self.decode(node)
@@ -132,14 +132,14 @@ class Decoder:
         dtype, data = _np_dtype(kind), _unbase64(text)
         if type(shape) is not list or len(shape) > _NDIM_MAX:
             raise ValueError("a shape that is none")
-        # Anything else could be multiplied as well, and a text be as long as memory is.
+        # Only integers: other objects support multiplication, too, and might use much memory.
         if not all(type(size) is int and size >= 0 for size in shape):
             raise ValueError(f"an array of shape {shape!r:.100}")
         if data:
             return np.frombuffer(data, dtype=dtype).reshape(shape).copy()
         if math.prod(shape) and dtype.itemsize:
             raise ValueError(f"an array of shape {shape!r} without bytes")
-        # Not zeros(), which makes text of no character one character long, and as much memory.
+        # Not zeros(), which makes texts of length 0 one character long, and needs that memory.
         return np.ndarray(shape, dtype=dtype)
 
     def pickle(self, node: Json) -> Any:
@@ -168,7 +168,7 @@ def _not_known(tag: str) -> FormatError:
 
 def _unbase64(data: str) -> bytes:
     decoded = binascii.a2b_base64(data)
-    if base64_of(decoded) != data:  # the decoder passes over what it does not know
+    if base64_of(decoded) != data:  # the base64 decoder ignores unknown characters
         raise ValueError("malformed base64")
     return decoded
 
@@ -181,13 +181,13 @@ def decode_random(node: Json) -> tuple[Any, ...]:
     return version, struct.unpack(f"<{len(data) // 4}I", data), gauss
 
 
-#: Words of state that a generator goes through. NumPy reads where it is told that it stopped.
+#: Words of state of each generator. NumPy trusts the position in it, so it must be checked.
 _MT19937_WORDS = 624
 _PHILOX_WORDS = 4
 
 
 def _position(value: Json, words: int) -> int:
-    """A place in the state of a generator."""
+    """A checked position in the state of a generator."""
     if type(value) is not int or not 0 <= value <= words:
         raise ValueError(f"a generator at word {value!r} of {words}")
     return value
@@ -210,7 +210,7 @@ def _no_tensor(name: str, kind: str) -> Any:
 def _np_dtype(kind: str) -> Any:
     import numpy as np
 
-    # NumPy also takes what dtype.str never says, and has some of that parsed as Python.
+    # NumPy also accepts other texts than dtype.str, and parses some of them as Python.
     if type(kind) is not str or not re.fullmatch(r"[<>|]?[A-Za-z][0-9]*(\[\w+\])?", kind):
         raise ValueError(f"a NumPy type {kind!r}")
     dtype = np.dtype(kind)
@@ -273,7 +273,7 @@ def _decode_np_scalar(_: Decoder, node: Json) -> Any:
 
 
 def _no_range(value: Any) -> None:
-    """NumPy would write one out, however long it is."""
+    """Raises for a range, which NumPy would expand to any length."""
     if isinstance(value, range):
         raise TypeError("a range in the state of a generator")
     if isinstance(value, (dict, list, tuple)):
@@ -313,7 +313,7 @@ def _decode_random_object(_: Decoder, node: Json) -> random.Random:
 def _decode_torch_dtype(_: Decoder, node: str) -> Any:
     import torch
 
-    # Not getattr(): torch imports what it is asked for.
+    # Not getattr(), because torch imports modules by that.
     dtype = vars(torch).get(node)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"a torch type {node!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether values are equal to the bit, and where they are not."""
+"""Bitwise comparison of values, which finds the paths that differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .adapters._layout import is_spread, memory_of
 
 
 def same_piece(piece: Piece, data: memoryview) -> bool:
-    """True if what has been read of a tensor is what the live one holds there."""
+    """True if a piece of a tensor that was read equals that of the live tensor."""
     if piece.nbytes == 0:
         return True
     home = piece.bound.home
@@ -33,7 +33,7 @@ def same_piece(piece: Piece, data: memoryview) -> bool:
 
 
 def differences(a: Any, b: Any, where: str) -> Iterator[str]:
-    """Where two values differ. What has no equality is not compared."""
+    """Paths at which two values differ. Objects without equality are not compared."""
     if is_tensor(a) or is_tensor(b):
         if not is_spread(a) and not _is_hollow(b) and not same_bits(b, a):
             yield where
@@ -58,7 +58,7 @@ def differences(a: Any, b: Any, where: str) -> Iterator[str]:
 
 
 def hollow_in(value: Any, where: str) -> Iterator[str]:
-    """Where there are tensors without elements, which differences() does not compare."""
+    """Paths of tensors without elements, which differences() does not compare."""
     if _is_hollow(value):
         yield where
     elif isinstance(value, dict):
@@ -78,7 +78,7 @@ def _equal(a: Any, b: Any) -> bool:
         return False
     if getattr(type(a), "__eq__", None) is object.__eq__:
         return True
-    # nan is nan, and 0.0 is not -0.0
+    # nan equals nan, and 0.0 does not equal -0.0
     if isinstance(a, (float, complex, Decimal)):
         return repr(a) == repr(b)
     if _is_number_of_numpy(a):
@@ -87,7 +87,7 @@ def _equal(a: Any, b: Any) -> bool:
         return sorted(map(repr, a)) == sorted(map(repr, b))
     try:
         return bool(a == b)
-    except Exception:  # whatever it has for equality, it is not for this
+    except Exception:  # its == cannot be used for this
         return True
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The fence: before an optimizer changes anything, what is copied behind the loop must be copied.
+The fence: before an optimizer changes tensors, background copies of them must be complete.
 
 PyTorch calls a step pre-hook of every optimizer in the state at the start of its step().
 """
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     import torch
 
 
-#: Methods that change parameters between the steps, of optimizers that have them.
+#: Methods of optimizers that change parameters between steps.
 _SWITCHES = ("train", "eval")
 
 
 def fences_of(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer] | None:
     """
-    The optimizers whose hooks run before this one changes anything. None: that is not known of it,
-    because its step() is one that torch has not been told of.
+    The optimizers whose hooks run before this one changes anything. None: unknown, because its
+    step() does not call the hooks of torch.
     """
     kind = type(optimizer)
-    if kind.__module__.startswith("accelerate."):  # it only passes on
+    if kind.__module__.startswith("accelerate."):  # it only calls the optimizer inside
         inner = getattr(optimizer, "optimizer", None)
         return None if inner is None or inner is optimizer else fences_of(inner)
     if "_optimizer_step_pre_hooks" not in vars(optimizer):
         return None
-    # What torch.optim.Optimizer.__init__() makes of a step().
+    # Set by torch.optim.Optimizer.__init__() on step().
     if not getattr(kind.step, "hooked", False):
         return None
     switches = _switches(optimizer)
-    # A method that is put into the object must not go with copies of it.
+    # A method in the object would be copied with it.
     if switches and _copies_all(kind):
         return None
     return [optimizer] if all(_can_guard(optimizer, name) for name in switches) else None
@@ -46,7 +46,7 @@ def _switches(optimizer: torch.optim.Optimizer) -> list[str]:
 
 
 def _can_guard(optimizer: torch.optim.Optimizer, name: str) -> bool:
-    """True for a method of the class, where only another checkpointer may have put one before."""
+    """True for a method of the class, or one that another Checkpointer has replaced."""
     if name in vars(optimizer):
         return isinstance(vars(optimizer)[name], _Switch)
     method = getattr(optimizer, name)
@@ -54,7 +54,7 @@ def _can_guard(optimizer: torch.optim.Optimizer, name: str) -> bool:
 
 
 class _Switch:
-    """Stands in an optimizer for a method of it, and runs the fences of checkpointers before."""
+    """Replaces a method of an optimizer. Runs the fences of Checkpointers, and then the method."""
 
     def __init__(self, method: types.MethodType) -> None:
         self._method = weakref.WeakMethod(method)
@@ -77,7 +77,7 @@ def _copies_all(kind: type) -> bool:
 
 
 class Fences:
-    """The hooks of one checkpointer. They hold neither it nor the optimizers alive."""
+    """The hooks of one Checkpointer. They keep neither it nor the optimizers alive."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run = weakref.WeakMethod(run)
@@ -85,7 +85,7 @@ class Fences:
         self._switches: list[tuple[weakref.ref[torch.optim.Optimizer], str, _Switch]] = []
 
     def guard(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Puts a hook on those that have none yet."""
+        """Adds hooks to optimizers that have none yet."""
         for optimizer in optimizers:
             known = self._hooks.get(id(optimizer))
             if known is None or known[0]() is not optimizer:
@@ -95,7 +95,7 @@ class Fences:
                     self._guard_switch(optimizer, name)
 
     def _guard_switch(self, optimizer: torch.optim.Optimizer, name: str) -> None:
-        if not _can_guard(optimizer, name):  # it has been given one since
+        if not _can_guard(optimizer, name):  # it has got one of its own since
             return
         switch = vars(optimizer).get(name)
         if switch is None:
@@ -105,7 +105,7 @@ class Fences:
         self._switches.append((weakref.ref(optimizer), name, switch))
 
     def remove(self) -> None:
-        """Takes all hooks off."""
+        """Removes all hooks."""
         for _, handle in list(self._hooks.values()):
             handle.remove()
         self._hooks.clear()

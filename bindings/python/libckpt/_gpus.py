@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Tensors on GPUs: on which one each is, and in which stream of CUDA the work of this thread is.
+GPUs of tensors, and CUDA streams of this thread.
 
-Nothing here initializes CUDA: whoever has a tensor on a GPU has done so.
+Nothing here initializes CUDA. If a tensor is on a GPU, the program has done so.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ._native import ffi, lib
 if TYPE_CHECKING:
     import torch
 
-#: The index of what is in memory of the CPU.
+#: Stands for CPU memory where the number of a GPU is expected.
 CPU = -1
 
 
 def index_of(tensor: torch.Tensor) -> int:
-    """The GPU that a tensor is on; CPU: it is on none."""
+    """The number of the GPU that a tensor is on, or CPU."""
     return CPU if tensor.is_cpu else int(tensor.device.index)
 
 
 def refusal(tensor: torch.Tensor) -> str | None:
-    """Why a tensor cannot be saved from where it is; None: it can."""
+    """Why a tensor cannot be saved from its device; None: it can."""
     import torch
 
     kind = tensor.device.type
@@ -40,21 +40,21 @@ def refusal(tensor: torch.Tensor) -> str | None:
 
 
 def cuda_major() -> int:
-    """The major version of the CUDA that torch was built with; 0: none, or torch is not here."""
+    """The major version of CUDA that torch was built with; 0: none, or torch is not imported."""
     torch = sys.modules.get("torch")
     version = getattr(getattr(torch, "version", None), "cuda", None)
     return int(version.split(".")[0]) if version else 0
 
 
 def current_stream(index: int) -> int:
-    """The stream of a GPU in which this thread's work is."""
+    """The current stream of this thread on a GPU."""
     import torch
 
     return int(torch.cuda.current_stream(index).cuda_stream)
 
 
 def streams(indices: Iterable[int]) -> Any:
-    """Those of some GPUs, for C."""
+    """The current streams of some GPUs, for C."""
     numbers = sorted(indices)
     array = ffi.new("struct ckpt_stream[]", len(numbers))
     for item, index in zip(array, numbers, strict=True):
@@ -66,7 +66,7 @@ def streams(indices: Iterable[int]) -> Any:
 
 
 def is_capturing() -> bool:
-    """True while this thread's work is not done, but captured into a CUDA graph."""
+    """True while the work of this thread is captured into a CUDA graph."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False
@@ -74,7 +74,7 @@ def is_capturing() -> bool:
 
 
 def synchronize(indices: Iterable[int]) -> None:
-    """Waits until some GPUs have done all that they were given."""
+    """Waits until some GPUs have finished all work."""
     import torch
 
     for index in sorted(indices):

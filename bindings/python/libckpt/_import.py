@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Before the ranks of a job open their stores: one rank of each store brings the run back from the
-remote store, if there is more than here, and nobody opens anything until all of them have.
+Imports a run from its remote store, before the ranks of a job open their stores. If the remote
+store has newer steps, one rank of each store copies them. No rank opens a store before all have
+finished.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ._waiting import aside
 
 
 def same_remote(path: str, remotes: list[str]) -> None:
-    """Raises if they differ. By rank."""
+    """Raises if the remote stores, by rank, differ."""
     for rank, remote in enumerate(remotes):
         if remote != remotes[0]:
             raise ValueError(f"{path}: {different_remotes(remotes[0], rank, remote)}")
@@ -29,19 +30,19 @@ def same_remote(path: str, remotes: list[str]) -> None:
 
 def bring_all(path: str, options: Options, ranks: Membership) -> None:
     """
-    All ranks call this alike. It takes as long as what is brought does; a rank that brings, and
-    rank 0, show that they live.
+    All ranks must call this. It takes as long as the copies. A rank that copies, and rank 0, write
+    signs of life.
     """
     if ranks.opening is not None and options.remote:
         _Bringing(path, options, ranks.opening, ranks.peers).run()
 
 
-#: Seconds between looks, at most: of a thousand ranks all look at what one has written.
+#: Longest pause between two reads, in seconds. A thousand ranks may read the same key.
 _LOOK = 0.5
 
 
 class _Pulse:
-    """Of another rank: whether it lives, by what it writes now and then."""
+    """Watches the signs of life of another rank."""
 
     def __init__(self, opening: Opening, key: str) -> None:
         self._opening = opening
@@ -50,7 +51,7 @@ class _Pulse:
         self._pause = opening.pause(_LOOK)
 
     def wait(self) -> bool:
-        """A little. False: for too long it has shown nothing."""
+        """Pauses. False: there was no sign of life for too long."""
         seen = self._opening.table.read(self._key)
         if seen != self._seen:
             self._seen = seen
@@ -97,7 +98,7 @@ class _Bringing:
         return self._opening.heed()
 
     def _keep(self) -> None:
-        # The ranks may differ in new_start: who has it brings nothing, and says that he is done.
+        # The ranks may differ in new_start. A rank that has it copies nothing, and reports that.
         if not self._options.new_start:
             self._bring()
         if self._rank > 0:
@@ -122,7 +123,7 @@ class _Bringing:
             )  # fmt: skip
 
     def _keepers(self) -> set[int]:
-        """Of the other stores."""
+        """The first ranks of the other stores."""
         first: dict[str, int] = {}
         for rank, node in enumerate(self._opening.nodes):
             first.setdefault(node, rank)
@@ -155,4 +156,4 @@ class _Bringing:
 
 
 def _nothing(_: object) -> None:
-    """What was brought stays: it is good."""
+    """Files that were copied remain, because they are good."""

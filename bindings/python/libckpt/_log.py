@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of the package, which has the library's lines, too."""
+"""The log of the package. It also has the messages of the C library."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _emit(record: Any) -> None:
 
 
 def forward_forever(ptr: Any, stop: threading.Event) -> None:
-    """The log thread: sleeps in C until a line comes or the engine is quietened."""
+    """The log thread. Sleeps in C until there is a message, or the log is stopped."""
     record = new_struct("ckpt_log_record")
     while not stop.is_set():
         code = lib.ckpt_engine_log(ptr, lib.CKPT_FOREVER, record)
@@ -40,7 +40,7 @@ def forward_forever(ptr: Any, stop: threading.Event) -> None:
 
 
 def forward(ptr: Any, *, hushed: bool = False) -> None:
-    """Hands on the log lines that wait; `hushed`: at level DEBUG."""
+    """Forwards the waiting messages. `hushed`: at level DEBUG."""
     record = new_struct("ckpt_log_record")
     while lib.ckpt_engine_log(ptr, 0, record) == 0:
         if hushed:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose Python state a rank gets back, when the step was saved by as many ranks or by others."""
+"""Origin: the rank of the step whose Python state a rank gets back."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from ._json_nodes import Json
 from ._reader import Reader
 from .adapters._buffers import said_of
 
-#: Problems of one kind that a message lists; the rest is counted.
+#: Names that a message lists. The others are counted.
 LISTED = 10
 
 
 class Origin(NamedTuple):
     """
-    Whose Python state a rank gets back: its own, or, where the step was saved by another number of
-    ranks or what this one saved is on another node, that of the first rank that is here, and of its
-    own what only it had.
+    The Python state that a rank gets back. On the same number of ranks it is its own. Otherwise, or
+    if its own is on another node, it is that of the first rank in this store, and of its own only
+    what is each rank's own.
     """
 
     meta: dict[str, Json] | None
-    #: what this rank saved; None: there was no such rank, or it is not here
+    #: the state that this rank saved; None: there was no such rank, or it is on another node
     own: dict[str, Json] | None
-    #: whose state `meta` is
+    #: the rank that saved `meta`
     rank: int
-    #: this rank gets back all that it had
+    #: this rank gets back everything that it saved
     whole: bool
-    #: the node that has what this rank saved, if it is another one
+    #: the node that has what this rank saved, if it is not this node
     node: str | None
-    #: it gets its own copies of buffers; else those of all
+    #: it gets its own copies of buffers; otherwise those of the lowest rank
     own_buffers: bool = False
 
     @staticmethod
     def of(reader: Reader) -> Origin:
-        """For this rank."""
+        """The origin for this rank."""
         rank, world = reader.engine.rank, reader.engine.world
         was = rank < reader.world
         node = reader.away(rank) if was else None
@@ -47,7 +47,7 @@ class Origin(NamedTuple):
 
 
 def check_world(reader: Reader, origin: Origin) -> None:
-    """What every rank had of its own has no meaning on another number of ranks."""
+    """Raises if tensors of each rank's own cannot be restored on this number of ranks."""
     meta = origin.meta or {}
     names = sorted(set(meta.get("per_rank") or ()) - said_of(meta).names)
     if origin.whole or not names:

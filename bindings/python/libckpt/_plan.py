@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The comparison of a step with the live state, as resume() makes it, and nothing else: it takes no
-memory, reads no tensor, and calls no code of the user's objects. The loop waits while it is made.
+The comparison of a step with the live state, like in resume(), but without memory, reads or calls
+of user code. The loop waits for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _NoPlaces(Places):
 
 
 class Plan(Trial):
-    """What is to be compared. It can be made again when its reader has been closed."""
+    """The comparison. It can be repeated after its reader was closed."""
 
     def __init__(self, reader: TrialReader, *, allow_pickle: bool) -> None:
         super().__init__(reader, allow_pickle=allow_pickle, most=0, copier=_NoCopies())
@@ -53,7 +53,7 @@ class Plan(Trial):
         self._allow_pickle = allow_pickle
 
     def again(self) -> Plan:
-        """Another one of the same step."""
+        """A new comparison of the same step."""
         return Plan(self._reader, allow_pickle=self._allow_pickle)
 
     def _match(self, node: Json, live: Any, path: Path) -> None:
@@ -68,7 +68,7 @@ class Plan(Trial):
             self.want(node, path)
 
     def _check_copy(self, tag: str, node: dict[str, Json], live: Any, path: Path) -> None:
-        """The copier says why there is none."""
+        """No copy is made here."""
 
     def want(self, node: Json, path: Path) -> None:
         if mentions(node, *SPECIAL_TAGS):
@@ -78,10 +78,10 @@ class Plan(Trial):
         self._look_at(node)
 
     def bind(self, name: str, tensor: torch.Tensor, like: torch.Tensor | None = None) -> None:
-        """It fits, and was looked at when it was saved."""
+        """Does nothing: the tensor fits, and was checked by the save."""
 
     def _rng(self) -> Json:
-        """They are looked at as values, and get no memory."""
+        """The generators are checked like values, without memory."""
         node = super()._rng()
         self.want(node, (None, "rng"))
         return {}

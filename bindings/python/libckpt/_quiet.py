@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Around code of the user that is called out of turn: nothing of it reaches other ranks or a GPU. What
-would is refused before it is done.
+Protects other ranks and GPUs from user code that a rehearsal calls: operations that would reach
+them are refused.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import sys
 from types import TracebackType
 from typing import Any
 
-#: Operations of torch that talk to other ranks.
+#: Namespaces of torch operations that communicate with other ranks.
 _TALK = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor", "symm_mem")
 
 
 class RefusedError(RuntimeError):
-    """What was refused."""
+    """An operation was refused."""
 
 
 class Quiet:
-    """A context. `why` says afterwards what was refused; None: nothing."""
+    """A context manager. `why`: what was refused; None: nothing."""
 
     def __init__(self) -> None:
         self.why: str | None = None
@@ -41,7 +41,7 @@ class Quiet:
             self._mode.__exit__(kind, error, trace)
 
     def refuse(self, why: str) -> RefusedError:
-        """Notes it."""
+        """Notes and refuses an operation."""
         self.why = why
         return RefusedError(f"not in a rehearsal: {why}")
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-The random number generators that a program has without asking: Python's, NumPy's and torch's.
+The global random number generators: those of Python, NumPy and torch.
 
     {"python": state, "numpy": {...}, "torch": tensor, "cuda": [tensor, ...]}
 
@@ -20,8 +20,8 @@ from ._json_nodes import Json, Path
 from ._json_values import Encoder, encode_legacy, encode_random
 from ._log import logger
 
-#: The names of their tensors begin with it. No key of a user's state is in the way, because names
-#: that are taken get a number.
+#: Prefix of the names of their tensors. Keys of the state cannot clash, because names that are in
+#: use get a number.
 _PATH: Path = (None, "rng")
 
 
@@ -47,7 +47,7 @@ def capture(encoder: Encoder) -> Json:
 
 
 def restore(node: Json, decoder: Decoder) -> None:
-    """Puts every generator back, as far as its module can be imported here."""
+    """Restores every generator whose module can be imported."""
     if "python" in node:
         import random
 
@@ -62,7 +62,7 @@ def restore(node: Json, decoder: Decoder) -> None:
 
 
 def keep() -> Callable[[], None]:
-    """Puts each generator that has moved by then back to where it is now."""
+    """Returns a function that restores the present state of all generators."""
     kept = [(get, put, get()) for get, put in _accesses()]
 
     def put_back() -> None:
@@ -74,7 +74,7 @@ def keep() -> Callable[[], None]:
 
 
 def _accesses() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """How the state of each generator is asked for, and how it is set."""
+    """Functions that get and set the state of each generator."""
     import random
 
     numpy: Any = sys.modules.get("numpy")
@@ -100,7 +100,7 @@ def _is_same(now: Any, then: Any) -> bool:
 
 
 def seed_all(number: int) -> None:
-    """Seeds every generator that this program has."""
+    """Seeds every generator whose module is imported."""
     import random
 
     random.seed(number)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Reading much of a step into little memory: what goes to tensors is read into one buffer instead,
-which holds as much as fits, and is used again for what follows.
+Reads much of a step with little memory: tensors are read to a buffer in parts, and the buffer is
+reused for each part.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ._reader import Reader
 from ._tensors import Described
 
 Dims = tuple[int, ...]
-#: Where each piece begins in the buffer.
+#: Alignment of pieces in the buffer, in bytes.
 _ALIGN = 64
-#: Staging memory of an engine that only reads.
+#: Bytes of staging memory of an engine that only reads.
 _READING = 64 << 20
-#: So often in a row a part is given up and read again.
+#: How often in a row a part is abandoned and read again.
 _TRIES = 10
 
 
 class AgainError(Exception):
-    """`stop` raises it: what is being read is given up, and read again after a rest."""
+    """Raised by `stop`: the present read is abandoned, and repeated after a rest."""
 
 
 @contextlib.contextmanager
@@ -41,8 +41,8 @@ def reading(
     path: str, rank: int, world: int, *, io: str = "auto", hushed: bool = False
 ) -> Iterator[Engine]:
     """
-    The store at `path`, as one rank sees it, for reading only and without the other ranks. What
-    `hushed` logs is at level DEBUG: its errors are exceptions.
+    Opens the store at `path` for reading only, as one rank, without the other ranks. Messages are
+    logged at level DEBUG (`hushed`), because errors are exceptions.
     """
     options = Options(read_only=True, pool_bytes=_READING, io=io)
     engine = Engine(path, options, log_thread=False)
@@ -55,32 +55,32 @@ def reading(
 
 
 def check_generation(reader: Reader, generation: int) -> None:
-    """Raises if the step of that number is another one by now."""
+    """Raises if the step of that number was replaced by another one."""
     if reader.generation != generation:
         raise StepNotFoundError(f"step {reader.step} is now of generation {reader.generation}")
 
 
 class Bound(NamedTuple):
-    """A tensor of the step, and where resume() would put it."""
+    """A tensor of the step, and the memory that resume() would read it to."""
 
     name: str
     what: Described
-    #: the tensor, array or bytes that it would go to; None: nothing is there
+    #: the tensor, array or bytes that it would be read to; None: there is none
     home: Any
 
 
 class Piece(NamedTuple):
-    """A box of what is bound, and where it is in the buffer."""
+    """A box of a tensor, and its place in the buffer."""
 
     bound: Bound
-    #: in what is here of the tensor
+    #: where it begins in this rank's box of the tensor
     start: Dims
     shape: Dims
     offset: int
     nbytes: int
 
     def described(self, base: int) -> Described:
-        """As a target that the library reads to."""
+        """As a target for the library."""
         what = self.bound.what
         first = what.start or (0,) * len(what.shape)
         whole = self.shape == what.full_shape
@@ -91,14 +91,14 @@ class Piece(NamedTuple):
         return Described(what.dtype, self.shape, None, place, what.full_shape, start)
 
     def inside(self) -> tuple[slice, ...]:
-        """Of what is here of the tensor, this box."""
+        """This box of a live tensor or array."""
         return tuple(
             slice(first, first + count) for first, count in zip(self.start, self.shape, strict=True)
         )
 
 
 def boxes(shape: Dims, item: int, most: int) -> Iterator[tuple[Dims, Dims]]:
-    """Cuts a tensor into boxes (start, shape) of no more than `most` bytes."""
+    """Cuts a tensor into boxes (start, shape) of at most `most` bytes."""
     if math.prod(shape) * item <= most:
         yield (0,) * len(shape), shape
         return
@@ -112,7 +112,7 @@ def boxes(shape: Dims, item: int, most: int) -> Iterator[tuple[Dims, Dims]]:
 
 
 def rounds(bounds: Iterable[Bound], most: int) -> Iterator[list[Piece]]:
-    """What is read at a time."""
+    """The pieces that are read together."""
     pieces: list[Piece] = []
     offset = 0
     for bound in bounds:
@@ -130,10 +130,10 @@ def rounds(bounds: Iterable[Bound], most: int) -> Iterator[list[Piece]]:
 
 class Slices:
     """
-    Reads what is bound, `most` bytes at a time. `stop` is called now and then while it is read, and
-    `rest` before each time, with the seconds that the last one took. Both may raise; AgainError
-    comes out only if the same part was given up too often. `surely` is given what
-    reads a part, and may call it more than once.
+    Reads tensors, at most `most` bytes at a time. `stop`: called repeatedly during a read. `rest`:
+    called before each read, with the seconds that the last one took. Both may raise. AgainError is
+    passed on only if the same part was abandoned too often. `surely`: gets the function that reads
+    a part, and may call it more than once.
     """
 
     def __init__(
@@ -153,9 +153,9 @@ class Slices:
         self._stop = stop
         self._rest = rest
         self._surely = surely
-        #: the step is one of it; None: of any
+        #: generation of the step; None: any
         self._generation = generation
-        #: bytes that have been read
+        #: bytes that were read
         self.nbytes = 0
 
     def read(
@@ -163,13 +163,13 @@ class Slices:
         bounds: Sequence[Bound],
         look: Callable[[Piece, memoryview], object] | None = None,
     ) -> None:
-        """Reads and verifies it, and shows each piece to `look`."""
+        """Reads and verifies the tensors, and calls `look` with each piece."""
         size = max((_end_of(pieces) for pieces in rounds(bounds, self._most)), default=0)
         if size == 0:
             return
-        # It goes with the last view of it.
+        # The buffer is freed with the last view of it.
         memory = mmap.mmap(-1, size)
-        # A worker that is forked meanwhile would keep it for as long as it lives.
+        # A worker that is forked meanwhile must not keep it.
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_DONTFORK)
         base = int(ffi.cast("uintptr_t", ffi.from_buffer("char[]", memory)))
@@ -182,7 +182,7 @@ class Slices:
                     look(piece, view[piece.offset : piece.offset + piece.nbytes])
 
     def _read_patiently(self, pieces: list[Piece], base: int, took: float) -> float:
-        """The seconds that it took."""
+        """Reads one part. Returns the seconds that it took."""
         tries = 0
         while True:
             if self._rest is not None:
@@ -212,7 +212,7 @@ class Slices:
         self.nbytes += sum(piece.nbytes for piece in pieces)
 
     def fill(self, bounds: Iterable[Bound]) -> None:
-        """Reads what is bound to where it is bound."""
+        """Reads tensors directly to their memory."""
         found = list(bounds)
         if not found:
             return

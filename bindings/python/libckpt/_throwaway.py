@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Throw-away copies of the objects of a state, on which a rehearsal calls load_state_dict().
+Temporary copies of the objects of a state, on which a rehearsal calls load_state_dict().
 
-A copy must share nothing with the live object that load_state_dict() could change, and making it
-must not change the live object either. So everything that the object refers to is looked at first,
-and an object is refused where that is not certain, or where the copy would be large. What code does
-beside that nobody can see: so only torch's and NumPy's is called, and that of objects that the user
-lists.
+A copy must not share anything with the live object that load_state_dict() could change, and making
+it must not change the live object. So everything that the object refers to is checked first. An
+object is refused if this is not certain, or if the copy would be large. Other effects of its code
+cannot be seen. So only code of torch and NumPy is called, and of objects that the user lists.
 """
 
 from __future__ import annotations
@@ -28,30 +27,30 @@ from .adapters._layout import is_spread
 from .adapters._loaders import is_loader
 from .adapters._subclasses import wraps
 
-#: More objects than that take too long to copy.
+#: Most objects in one copy. More would take too long.
 _OBJECTS = 50_000
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-#: What these do to a copy of one of their objects is known.
+#: Packages whose code may be called on a copy.
 _KNOWN = (
     *("abc", "builtins", "collections", "datetime", "decimal", "enum", "fractions", "functools"),
     *("io", "itertools", "numpy", "operator", "random", "torch", "types", "typing"),
     "typing_extensions",
 )
 
-#: What a copy shares with the original, as copy.deepcopy() does.
+#: Types that a copy shares with the original, like in copy.deepcopy().
 _ATOMS = (
     *(bool, int, float, complex, str, bytes, range, slice, type, property),
     *(type(None), type(Ellipsis), type(NotImplemented)),
     *(types.ModuleType, types.CodeType),
 )
-#: Methods by which a class says itself how it is copied.
+#: Methods by which a class defines how it is copied.
 _COPYING = (
     *("__new__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__"),
     *("__getnewargs__", "__getnewargs_ex__"),
 )
 
 
-#: Why code of others is not called.
+#: Why other code is not called.
 _UNLISTED = "which is not of torch or NumPy, and try_load does not list the object"
 
 
@@ -60,16 +59,16 @@ class UntriedError(Exception):
 
 
 class Copier:
-    """Makes throw-away copies. `most`: bytes of tensors and arrays, in all of them together."""
+    """Makes temporary copies. `most`: bytes of tensors and arrays in all copies together."""
 
     def __init__(self, most: int) -> None:
         self._left = most
 
     def copy(self, value: Any, *, listed: bool) -> tuple[Any, bool]:
         """
-        A copy, and whether tensors in it have no elements: those that are on a GPU, and those that
-        are in an optimizer that the object refers to. `listed`: the user says that the object may
-        be tried, whatever its code. Raises UntriedError.
+        Returns a copy, and whether it has tensors without elements: those on a GPU, and those in an
+        optimizer that the object refers to. `listed`: the user has listed the object, so its code
+        may be called. Raises UntriedError if it is not copied.
         """
         graph = _Graph(value, self._left, listed=listed)
         memo: dict[int, Any] = {}
@@ -100,10 +99,10 @@ class _Graph:
         self.nbytes = 0
         #: copied with their elements
         self.tensors: list[Any] = []
-        #: copied without
+        #: copied without elements
         self.hollow: list[Any] = []
         self.generators: list[Any] = []
-        #: of each that was met its id; `_held` keeps those alive that were made on the way
+        #: ids of all objects that were met. `_held` keeps temporary ones alive
         self._seen: set[int] = set()
         self._held: list[Any] = []
         self._walk(root)
@@ -129,7 +128,7 @@ class _Graph:
                 rest += ((part, hollow) for part in self._parts(value))
 
     def _take(self, nbytes: int, count: int = 1) -> None:
-        """Raises where it becomes too much."""
+        """Raises if there are too many objects or bytes."""
         self.nbytes += nbytes
         self._count += count
         if self.nbytes > self._most:
@@ -138,7 +137,7 @@ class _Graph:
             raise UntriedError(f"it refers to more than {_OBJECTS} objects")
 
     def _parts(self, value: Any) -> list[Any]:
-        """What it refers to. What is large is refused before it is listed."""
+        """The objects that it refers to. Large ones are refused before they are listed."""
         if isinstance(value, types.BuiltinFunctionType):
             if not isinstance(value.__self__, (types.ModuleType, type, type(None))):
                 raise UntriedError(f"it refers to the method {value.__qualname__} of a live object")
@@ -165,7 +164,7 @@ class _Graph:
             self.tensors.append(value)
 
     def _add_leaf(self, value: Any) -> bool:
-        """True for what refers to nothing that is of interest."""
+        """True for an object that refers to nothing relevant."""
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and isinstance(value, numpy.ndarray):
             if value.dtype.hasobject:
@@ -183,12 +182,12 @@ class _Graph:
         return False
 
     def _check_class(self, kind: type) -> None:
-        """Raises for an object whose code may do anything."""
+        """Raises for an object whose code may have other effects."""
         if not self._listed and not all(_is_known(base.__module__) for base in kind.__mro__):
             raise UntriedError(f"it is or refers to a {_name_of(kind)}, {_UNLISTED}")
 
     def _functions(self, value: types.FunctionType) -> list[types.FunctionType]:
-        """The functions that one holds. A copy has the same one, and what that holds."""
+        """The objects that a function refers to, because a copy shares the function."""
         name = f"the function {value.__module__}.{value.__qualname__}"
         if not self._listed and not _is_known(value.__module__):
             raise UntriedError(f"it refers to {name}, {_UNLISTED}")
@@ -203,7 +202,7 @@ class _Graph:
 
 
 def _check(value: Any) -> None:
-    """Raises for an object that must not be copied, or where that might change the live one."""
+    """Raises for an object that must not be copied, or whose copy might change the live one."""
     kind = type(value)
     name = _name_of(kind)
     if is_loader(value):
@@ -217,7 +216,7 @@ def _check(value: Any) -> None:
     for method in _COPYING:
         found = getattr(kind, method, None)
         if isinstance(found, types.FunctionType) and not _is_known(found.__module__):
-            # Were __new__() to give the one object that there is, a copy would overwrite that.
+            # If __new__() returns a singleton, the copy would overwrite it.
             raise UntriedError(f"it refers to a {name}, which has a {method}() of its own")
 
 
@@ -226,7 +225,7 @@ def _name_of(kind: type) -> str:
 
 
 def _is_atom(value: Any) -> bool:
-    """True for what a copy shares. What is derived of it may say itself how it is copied."""
+    """True for types that a copy shares, without subclasses, which may define their copying."""
     return type(value) in _ATOMS or isinstance(value, (type, types.ModuleType))
 
 
@@ -235,7 +234,7 @@ def _is_known(module: str | None) -> bool:
 
 
 def _check_optimizer(value: Any) -> None:
-    """A copy of one of torch's has its groups and state, and of another class nobody knows what."""
+    """Raises for an optimizer of another class than torch's, whose contents are unknown."""
     kind = type(value)
     if not kind.__module__.startswith("torch.optim."):
         raise UntriedError(f"it refers to a {_name_of(kind)}")

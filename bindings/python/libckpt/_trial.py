@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-A restore that is only tried: the comparison of resume(), memory that is nobody's, and throw-away
-copies of the objects that load by themselves. Nothing of the live state is changed.
+A restore without effect on the live state: the comparison of resume(), with new memory, and with
+temporary copies of the objects that have a load_state_dict().
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 
 class TrialReader(Reader):
     """
-    Notes what would be read, and where to. It is read by Slices. What it was asked for once it says
-    again when it has been closed.
+    Notes what would be read, and to which memory. Slices reads it. Results are kept, so that they
+    are available after close().
     """
 
     def __init__(self, engine: Engine, step: int) -> None:
         super().__init__(engine, step)
-        #: what would be read to the live state, and what nobody needs but to see that it is there
+        #: what would be read to the live state, and what is only read to verify it
         self.bounds: list[Bound] = []
-        #: what is read to memory of its own
+        #: what is read to new memory
         self.fresh: list[Bound] = []
         self._lends = False
         self._said: dict[int, Json] = {}
         self._tensors: dict[str, Stored] | None = None
-        #: of each rank, the node in whose store its files are
+        #: for each rank, the node whose store has its files
         self._nodes = [super(TrialReader, self).away(rank) for rank in range(self.world)]
 
     def away(self, rank: int) -> str | None:
@@ -79,7 +79,7 @@ class TrialReader(Reader):
 
     @contextlib.contextmanager
     def lending(self) -> Iterator[None]:
-        """What is bound meanwhile is memory of its own."""
+        """In the block, bind() is for new memory."""
         before, self._lends = self._lends, True
         try:
             yield
@@ -93,7 +93,7 @@ class TrialReader(Reader):
 
 
 class _Memory(Memory):
-    """On the CPU only."""
+    """Memory, on the CPU only."""
 
     _reader: TrialReader
 
@@ -107,16 +107,16 @@ class Load(NamedTuple):
     """A load_state_dict() that is to be tried."""
 
     path: Path
-    #: the throw-away copy, and what it is a copy of
+    #: the temporary copy, and the live object
     made: Any
     live: Any
     call: Callable[[], None]
-    #: tensors in it have no elements
+    #: the copy has tensors without elements
     hollow: bool
 
 
 class Leaf(NamedTuple):
-    """A value that is decoded. `known`: `live` is what stands in its place."""
+    """A value that is decoded. `known`: `live` is the live value."""
 
     node: Json
     live: Any
@@ -126,13 +126,12 @@ class Leaf(NamedTuple):
 
 class Trial(Restoring):
     """
-    One rehearsal of a restore. `most`: bytes of memory for what is given to objects; `copier` makes
-    those that they are given to. `listed`: patterns over the names of objects whose code may be
-    called.
+    The trial of a restore. `most`: bytes of memory for the state that objects are given. `copier`:
+    makes the copies. `listed`: patterns over the names of objects whose code may be called.
     """
 
     _reader: TrialReader
-    # The state is the one that was saved. When it is compared the reader may have been closed.
+    # The state is the one that was saved. The reader may be closed when it is compared.
     _ALONE = True
 
     def __init__(
@@ -154,17 +153,17 @@ class Trial(Restoring):
         self._budget = most
         self._copier = copier
         self._listed = listed
-        #: what optimizers do not have, and the parameters that it lies as
+        #: placeholders for missing optimizer state, and the parameters whose layout they have
         self._lacking: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-        #: memory is being found for a copy
+        #: memory is being assigned for a copy
         self._copying = False
-        #: the live value that is being compared, and where it is
+        #: the live value that is being compared, and its path
         self._at: tuple[Path, Any] = (None, None)
         self.leaves: list[Leaf] = []
         self.loads: list[Load] = []
         #: what is not tried, and why
         self.untried: list[str] = []
-        #: tensors that are read to see that they are there
+        #: tensors that are only read to verify them
         self._looked: set[str] = set()
 
     def compare(self, state: dict[str, Any]) -> None:
@@ -181,13 +180,13 @@ class Trial(Restoring):
 
     @property
     def rng(self) -> Json:
-        """What the step has of the random number generators."""
+        """The random number generators of the step."""
         return self._rng()
 
     def reshard(self, module: torch.nn.Module) -> None:
-        """Leaves it as it is."""
+        """Does not change the live value."""
 
-    # What is compared.
+    # Comparing.
 
     def _match(self, node: Json, live: Any, path: Path) -> None:
         self._at = path, live
@@ -206,7 +205,7 @@ class Trial(Restoring):
             self.leaves.append(Leaf(node, self._at[1] if known else None, known, path))
 
     def _match_tensor(self, stored: Stored, live: torch.Tensor, path: Path) -> None:
-        """Also one that resume() replaces is compared, part by part."""
+        """Compares also a tensor that resume() would replace, in parts."""
         if self.fits(stored, live, path_text(path)):
             self._names.setdefault(id(live), stored.name)
             if overlaps(describe(live)):
@@ -214,7 +213,7 @@ class Trial(Restoring):
             self._reader.bind(stored.name, describe(live), live)
 
     def _match_array(self, stored: Stored, live: Any, path: Path) -> None:
-        """The same of an array."""
+        """The same for an array."""
         if fits_array(stored, live):
             what = Described(stored.dtype, stored.shape, None, 0)
             self._reader.bind(stored.name, what, live)
@@ -266,8 +265,8 @@ class Trial(Restoring):
 
     def load(self, load: Load) -> tuple[Any, Any] | None:
         """
-        Calls load_state_dict() of a copy. What state_dict() of the live object and of the copy say
-        then; None: the copy was stopped, and is not tried.
+        Calls load_state_dict() of a copy. Returns state_dict() of the live object and of the copy;
+        None: the copy was stopped, and is not tried.
         """
         try:
             with self._trying(hollow=load.hollow):
@@ -277,7 +276,7 @@ class Trial(Restoring):
         except UntriedError as error:
             self.untried.append(f"{path_text(load.path)}: {error}")
             return None
-        # The same code has just talked to no other rank. The live object must not be stopped.
+        # On the copy this code has not communicated. The live object must not be stopped.
         put_back = keep()
         try:
             with asking(load.path, "state_dict"):
@@ -286,7 +285,7 @@ class Trial(Restoring):
             put_back()
 
     def value(self, leaf: Leaf) -> list[Any]:
-        """Decodes a value, and returns it in a list. Nothing is in it if that is not tried."""
+        """Decodes a value, and returns it in a list, which is empty if that is not tried."""
         if not mentions(leaf.node, "$pickle"):
             return [self.decode(leaf.node, leaf.path)]
         why: object = "it is pickled, and try_load does not list it"
@@ -302,14 +301,14 @@ class Trial(Restoring):
     @contextlib.contextmanager
     def _trying(self, *, hollow: bool = False) -> Iterator[None]:
         """
-        Around code of the user. What it does beside what it is asked for is undone, or not let be
-        done: then UntriedError is raised.
+        For a call of user code. Restores the generators. Stops it, and raises UntriedError, if it
+        communicates or uses a GPU.
         """
         put_back = keep()
         quiet = Quiet()
         try:
             with quiet, warnings.catch_warnings():
-                if hollow:  # torch warns of what it copies to tensors without elements
+                if hollow:  # torch warns of copies to tensors without elements
                     warnings.simplefilter("ignore")
                 yield
         except Exception as error:
@@ -324,7 +323,7 @@ class Trial(Restoring):
             raise UntriedError(quiet.why)
 
     def _load(self, load: Callable[[], None]) -> None:
-        """It asks for its memory again."""
+        """Matches again, to assign memory for a copy."""
         self._copying = True
         try:
             load()
@@ -342,7 +341,7 @@ class Trial(Restoring):
             raise UntriedError("it is large")
 
     def _afford(self, node: Json) -> bool:
-        """Whether there is memory for what a node mentions; takes it, if there is."""
+        """True if the budget of memory suffices for the tensors of a node. Reduces the budget."""
         names = {self.stored(name).home for name, _ in references(node)}
         need = sum(self.stored(name).nbytes for name in names)
         if need > self._budget:
@@ -353,11 +352,11 @@ class Trial(Restoring):
     # Memory.
 
     def empty(self, stored: Stored, device: torch.device | str) -> torch.Tensor:  # noqa: ARG002
-        """A placeholder for what an optimizer would make. It is read only."""
+        """A placeholder for state that an optimizer would create. Its data is only verified."""
         return self._lack(stored, None)
 
     def empty_like(self, stored: Stored, parameter: torch.Tensor) -> torch.Tensor:
-        """The same, which lies as the parameter does."""
+        """The same, with the layout of the parameter."""
         return self._lack(stored, parameter)
 
     def _lack(self, stored: Stored, like: torch.Tensor | None) -> torch.Tensor:
@@ -369,7 +368,7 @@ class Trial(Restoring):
         return made
 
     def bind(self, name: str, tensor: torch.Tensor, like: torch.Tensor | None = None) -> None:
-        """What would go to a placeholder is read and compared with nothing."""
+        """Data for a placeholder is read, but not compared."""
         made, lies_as = self._lacking.get(id(tensor), (None, None))
         if made is None:
             super().bind(name, tensor, like)
@@ -381,7 +380,7 @@ class Trial(Restoring):
         self._reader.bind(name, what, None)
 
     def fits(self, stored: Stored, live: torch.Tensor, where: str) -> bool:
-        """Also a tensor without elements, in a copy, can be of the right type and shape."""
+        """Also for tensors without elements in a copy."""
         if not (self._copying and live.is_meta):
             return super().fits(stored, live, where)
         if (live.dtype, tuple(live.shape)) == (_dtypes.torch_type(stored.dtype), stored.shape):
@@ -391,11 +390,11 @@ class Trial(Restoring):
         return False
 
     def differs(self, loaded: Any, given: torch.Tensor) -> bool:
-        """Also what has no elements in a copy is not compared."""
+        """Tensors without elements in a copy are not compared."""
         return not (is_tensor(loaded) and loaded.is_meta) and super().differs(loaded, given)
 
     def want_tensor(self, name: str, device: torch.device | None = None) -> torch.Tensor:
-        """Fresh memory for a copy. Of what the live state would take, it is read only."""
+        """New memory for a copy. For the live state, the tensor is only verified."""
         import torch
 
         if self._copying:
@@ -404,7 +403,7 @@ class Trial(Restoring):
         return torch.empty(0, device="cpu")
 
     def want_like(self, name: str, live: torch.Tensor) -> torch.Tensor:
-        """The same, where it is spread over ranks."""
+        """The same for a distributed tensor."""
         import torch
 
         if self._copying or not is_spread(live):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What other ranks have said of a step, where this rank's view of it lacks a name.
+Reads the views of other ranks, if this rank's view of a step lacks a name.
 
-Each rank of a job saves the names that it has: a stage of a pipeline those of its layers. Whoever
-resumes another stage needs names of several. The step says of each tensor which rank wrote it, and
-the view of that rank has its name. So no view is read unless a name is lacking, and then one for
-each stage, of however many ranks.
+The view of a rank is its Python state in the step. It has the names that the rank had: a stage of a
+pipeline has those of its layers. A rank that resumes another stage needs the views of several. The
+step records which rank wrote each tensor, and the view of that rank has its name. So a view is read
+only if a name is missing, and then one for each stage, however many ranks it had.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DICT_TAGS = {"$dict": 0, "$odict": 0, "$counter": 0, "$defaultdict": 1}
 
 
 def dict_items(node: Json) -> list[tuple[Any, Json]] | None:
-    """Keys and nodes of anything that is a dict; None if it is none."""
+    """Keys and nodes of the node of a dict of any type; None for other nodes."""
     if type(node) is not dict:
         return None
     tag = tag_of(node)
@@ -42,7 +42,7 @@ def dict_items(node: Json) -> list[tuple[Any, Json]] | None:
 
 
 def list_items(node: Json) -> list[Json] | None:
-    """Nodes of a list or tuple that holds more than plain values; None for anything else."""
+    """Nodes of a list or tuple that has not only plain values; None for other nodes."""
     if type(node) is dict and tag_of(node) == "$tuple":
         node = node["$tuple"]
     if type(node) is not list or set(map(type, node)) <= _PLAIN:
@@ -56,7 +56,7 @@ def is_list_of(live: Any, length: int) -> bool:
 
 
 def node_at(node: Json, path: Path) -> Json | None:
-    """What stands at a path of another rank's state; None: nothing."""
+    """The node at a path of another rank's state; None: there is none."""
     if path is None:
         return node
     parent, key = path
@@ -70,36 +70,36 @@ def node_at(node: Json, path: Path) -> Json | None:
 
 
 class Source(NamedTuple):
-    """What one rank had of a module or an optimizer, and what is taken of it."""
+    """The node of a module or an optimizer of one rank, and what is taken from it."""
 
     rank: int
     node: Node
-    #: names of tensors or parameters; of an optimizer's, their numbers in the node
+    #: names of tensors or parameters; for an optimizer, with their numbers in the node
     names: dict[str, int]
 
 
 class Found(NamedTuple):
-    """What other ranks had of what this one lacks."""
+    """What was found in other views."""
 
     sources: list[Source]
-    #: of which ranks have told different things: the name, and two of the ranks
+    #: names that two ranks have described differently: the name, and the ranks
     differing: list[tuple[str, int, int]]
-    #: of which a rank had a part of its own, which suits no other rank: the name, and the rank
+    #: tensors of which a rank had its own part, which fits only that rank: the name, and the rank
     parts: list[tuple[str, int]]
 
     def names(self) -> set[str]:
-        """All that was found."""
+        """All names that were found."""
         return {name for source in self.sources for name in source.names}
 
 
-#: Of a node by name its number, and what it says of it beside tensors.
+#: By the name of a parameter: its number in the node, and its description without tensors.
 _Said = dict[str, tuple[int, Json]]
 
 
 class Views:
     """
-    The views of other ranks, each read when it is needed. `base` is the rank whose view this rank
-    has, and `state` what it says. `closed`: this rank has to do with no other's.
+    The views of other ranks. Each is read when it is needed. `base`: the rank whose view this rank
+    has. `state`: that view. `closed`: no other view may be read.
     """
 
     def __init__(
@@ -116,21 +116,21 @@ class Views:
         self._stored = stored
         self._base = base
         self._closed = closed
-        #: by ranks, in the order in which they were read
+        #: by rank, in the order in which they were read
         self._metas: dict[int, Node] = {}
-        #: names of tensors of optimizers' state that are parts, as their parameters are
+        #: names of optimizer state that was saved as local parts of the parameters' layout
         self.local: set[str] = set()
-        #: what the modules of the views have that were looked at; None: none was yet
+        #: names in the modules of the views that were read; None: none was read
         self._known: set[str] | None = None
 
     def module(self, path: Path, node: Node, lacking: Iterable[str]) -> Found:
-        """Of a module. Its tensors have the same prefix in each view."""
+        """Finds tensors of a module. They have the same prefix in each view."""
         prefix: str = node["prefix"]
 
         def said(other: Node) -> _Said:
             if other["prefix"] != prefix:
                 return {}
-            # What each rank has of its own has another name in the step.
+            # Tensors that are each rank's own have other names in the step.
             names = (name for name in other["tensors"] if name in self._stored)
             found: _Said = {name[len(prefix) :]: (0, None) for name in names}
             found.update((key, (0, value)) for key, value in other["extra"].items())
@@ -139,7 +139,7 @@ class Views:
         return self._find("$module", path, lacking, said, prefix)
 
     def optimizer(self, path: Path, node: Node, lacking: Iterable[str]) -> Found:
-        """Of an optimizer of the same class: parameters of it."""
+        """Finds parameters of an optimizer of the same class."""
 
         def said(other: Node) -> _Said:
             return {} if other["class"] != node["class"] else _said_of_parameters(other)
@@ -157,7 +157,7 @@ class Views:
         writers = {name: self._writer(prefix + name) for name in lacking}
         views = {rank: self._look(rank, tag, path, said) for rank in self._metas}
         found: dict[int, dict[str, int]] = {}
-        # What no tensor leads to can only be in a view that was read for something else.
+        # Parameters without tensors can only be found in views that were read for others.
         for name in sorted(writers, key=lambda name: (writers[name] is None, name)):
             rank = next((one for one, (_, names) in views.items() if name in names), None)
             writer = writers[name]
@@ -182,13 +182,13 @@ class Views:
         return Found(sources, differing, parts)
 
     def at(self, rank: int, path: Path) -> Json:
-        """What stands at a place in the view of a rank."""
+        """The node at a path in the view of a rank."""
         return node_at(self._state if rank == self._base else self._read(rank)["state"], path)
 
     def _is_news(self, name: str, writer: int | None, views: Collection[int]) -> bool:
         """
-        Whether the view of the rank that wrote a tensor may say more than those that were looked
-        at. A parameter that is in one of their modules is in its optimizer, or in none.
+        True if the view of the rank that wrote a tensor may have more than those that were read. A
+        parameter in one of their modules is in an optimizer of that view, or in none.
         """
         if writer is None or writer in views:
             return False
@@ -197,7 +197,7 @@ class Views:
         return name not in self._known
 
     def _writer(self, name: str) -> int | None:
-        """Whose view must have a name; None: nobody's that was not looked at."""
+        """The rank whose view must have a name; None: it was read already."""
         what = None if self._closed else self._stored.get(name)
         if what is None or not what.here or is_own(what.home) or what.rank == self._base:
             return None
@@ -233,7 +233,7 @@ def _tensors_of_modules(node: Json) -> Iterator[str]:
 
 
 def _said_of_parameters(node: Node) -> _Said:
-    """Of each parameter of an optimizer its number; roles, values and options of its group."""
+    """For each parameter of an optimizer: number, roles, values, and options of its group."""
     names: list[str] = node["params"]
     roles: dict[int, list[str]] = {}
     for number, role in expand_state(node["state"], len(names)):
@@ -250,18 +250,18 @@ def _said_of_parameters(node: Node) -> _Said:
 
 def same(a: Json, b: Json) -> bool:
     """
-    Whether two ranks say the same. What is stored as a tensor of each rank's own has another name
-    on each, and counts as different.
+    True if two nodes are equal. Values that are stored as each rank's own tensors have different
+    names, and count as different.
     """
-    # As text, because True, 1 and 1.0 are equal in Python.
+    # Compared as text, because True == 1 == 1.0 in Python.
     return a is b or json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
-# One out of several.
+# Joining the nodes of several ranks.
 
 
 def unite_module(node: Node, sources: list[Source]) -> Node:
-    """A module, and what other ranks had of it beside that."""
+    """The node of a module, with the tensors of other ranks."""
     tensors, extra = list(node["tensors"]), dict(node["extra"])
     for source in sources:
         for name in source.names:
@@ -273,22 +273,22 @@ def unite_module(node: Node, sources: list[Source]) -> Node:
 
 
 class United(NamedTuple):
-    """An optimizer out of several."""
+    """An optimizer that is joined from several ranks."""
 
     node: Node
     #: of each live group, its number in the node; None: it is new
     groups: list[int | None]
-    #: the ranks that had the parameters
+    #: the ranks from which parameters are taken
     ranks: list[int]
-    #: the groups have other numbers than one of these ranks had for them
+    #: the groups have other numbers than on one of these ranks
     renumbered: bool
 
 
 def unite_optimizer(sources: list[Source], groups: list[list[str]]) -> United | str:
     """
-    One optimizer with the live groups' parameters, of the sources that have them. Or what is wrong:
-    two groups that were one, parameters that were in two, or groups or optimizers that had other
-    options or values.
+    Joins the sources to one optimizer with the parameters of the live groups. Returns text if that
+    is not possible: two groups were one, the parameters of one were in two, or options or values of
+    groups or optimizers differ.
     """
     sources = [source for source in sources if source.names] or sources[:1]
     if text := _other_values(sources):
@@ -299,7 +299,7 @@ def unite_optimizer(sources: list[Source], groups: list[list[str]]) -> United | 
     united: list[Node] = []
     params: list[tuple[str, Source]] = []
     numbers: list[int | None] = []
-    seen: dict[int, int] = {}  # by ranks: the last of its groups that was met
+    seen: dict[int, int] = {}  # by rank: its last group that was met
     for number, names in enumerate(groups):
         known = [name for name in names if name in owners]
         whence: dict[tuple[int, int], str] = {}
@@ -315,7 +315,7 @@ def unite_optimizer(sources: list[Source], groups: list[list[str]]) -> United | 
                 )
             seen[rank] = group
             renumbered |= group != number
-        # One without parameters says nothing of which it was, but for its number.
+        # A group without parameters can only be identified by its number.
         kept = not names and all(len(one.node["groups"]) == len(groups) for one in sources)
         if kept:
             whence = {(source.rank, number): "it has no parameters now" for source in sources}
@@ -339,7 +339,7 @@ def unite_optimizer(sources: list[Source], groups: list[list[str]]) -> United | 
 
 
 def _other_values(sources: list[Source]) -> str | None:
-    """What the optimizers of ranks differ in, beside their parameters; None: nothing."""
+    """The difference between optimizers of ranks, apart from parameters; None: none."""
     first = sources[0]
     for source in sources:
         for part in ("other", "extra"):
@@ -352,7 +352,7 @@ def _other_values(sources: list[Source]) -> str | None:
 
 
 def _bounds(node: Node) -> list[int]:
-    """Of each parameter the number of its group."""
+    """For each parameter, the number of its group."""
     return [number for number, group in enumerate(node["groups"]) for _ in range(group["count"])]
 
 
@@ -362,14 +362,14 @@ def _options(sources: list[Source], rank: int, group: int) -> Json:
 
 
 def _differing(a: Json, b: Json) -> str:
-    """Keys of options that are not the same."""
+    """Keys of options that differ."""
     one, other = dict(dict_items(a) or ()), dict(dict_items(b) or ())
     names = [str(key) for key in {**one, **other} if not same(one.get(key), other.get(key))]
     return ", ".join(sorted(names))
 
 
 def _with_state(node: Node, groups: list[Node], params: list[tuple[str, Source]]) -> Node:
-    """The node with these parameters, and what their sources have for their state."""
+    """The node with these parameters, and the state of them from their sources."""
     roles: dict[tuple[int, int], list[str]] = {}
     for source in {id(one): one for _, one in params}.values():
         for number, role in expand_state(source.node["state"], len(source.node["params"])):
@@ -384,7 +384,7 @@ def _with_state(node: Node, groups: list[Node], params: list[tuple[str, Source]]
             values[str(number)] = entry
     return {
         **node,
-        # Older steps have names of wrappers in them.
+        # Older steps have names of wrappers in the names.
         "params": [source.node["params"][source.names[name]] for name, source in params],
         "groups": groups,
         "state": [{"roles": list(some), "params": which} for some, which in state.items()],
@@ -393,7 +393,7 @@ def _with_state(node: Node, groups: list[Node], params: list[tuple[str, Source]]
 
 
 def own_tensors(source: Source, holds: Callable[[str], bool]) -> list[str]:
-    """Tensors of a source's parameters that are no tensors of the step: each rank had its own."""
+    """Tensors of a source that are missing in the step, because they were each rank's own."""
     wanted = set(source.names.values())
     node = source.node
     names = (
