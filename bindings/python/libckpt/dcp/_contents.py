@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What one rank gives to a step: the tensors of its plan, under the names that they have there, and
-the values as typed JSON in the meta of its index:
+The contents that one rank saves: the tensors of its plan, by their names there, and the values as
+typed JSON in the metadata of its index:
 
     {"dcp": {"version": 1, "library": "0.1.0", "pickled": [paths],
              "values": {name: VALUE}, "raw": [names of values that are bytes of the planner's own],
              "paths": {name: [keys]}, "planner": VALUE, "empty": {name: [dtype, shape]}}}
 
-`paths` says where in the nested state each of them was. `planner` is what a planner that has no
-such paths keeps for itself; rank 0 saves it, or the lowest rank of each node. `empty` is there
-where every node has a store of its own: tensors, and values (null), that this rank has nothing of.
+`paths`: the path of each value in the nested state. `planner`: the data of a planner that has no
+such paths; rank 0 saves it, or the lowest rank of each node. `empty`: with a store on every node,
+tensors and values (null) of which this rank has nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .._tensors import check_tensor, describe, encode_name
 from ._boxes import check_box, is_within
 from ._gather_tensors import Gathered, on_host
 
-#: Version of the meta above.
+#: Version of this metadata.
 DCP_VERSION = 1
 
 
@@ -49,8 +49,8 @@ def contents(
     absent: dict[str, Json] | None = None,
 ) -> tuple[Snapshot, list[int]]:
     """
-    What the engine is to save, and of each item of the plan its size. `first`: this rank saves what
-    is the same on all that write into its store.
+    The snapshot for the engine, and the size of each item of the plan. `first`: this rank saves
+    what is the same on all ranks that write to its store.
     """
     gathered = Gathered(ranks)
     found = plan.planner_data
@@ -59,7 +59,7 @@ def contents(
         0 if item.type == WriteItemType.BYTE_IO else _add_tensor(item, planner, gathered)
         for item in plan.items
     ]
-    # After all tensors: what parts of a value are stored as has names that are still free.
+    # After all tensors, so that tensors of values get names that are not in use.
     encoder = Encoder(gathered, allow_pickle=allow_pickle)
     values: dict[str, Json] = {}
     raw: list[str] = []
@@ -93,7 +93,7 @@ def contents(
 
 
 def _is_paths(found: Any) -> bool:
-    """True for the mapping of a planner that flattens."""
+    """True for the paths of a planner that flattens the state."""
     return type(found) is dict and all(
         type(name) is str and type(path) is tuple and all(type(key) in (int, str) for key in path)
         for name, path in found.items()
@@ -108,7 +108,7 @@ def _path_of(keys: tuple[int | str, ...] | None, name: str) -> Path:
 
 
 def _add_tensor(item: WriteItem, planner: SavePlanner, gathered: Gathered) -> int:
-    """The number of bytes that this rank saves of it."""
+    """Saves a box of a tensor. Returns its bytes."""
     name, data = item.index.fqn, item.tensor_data
     value = planner.resolve_data(item)
     if not isinstance(value, torch.Tensor) or data is None:
@@ -131,7 +131,7 @@ def _add_tensor(item: WriteItem, planner: SavePlanner, gathered: Gathered) -> in
             tensor=name,
         )
     check_box(name, planner, (start, shape))
-    if 0 in whole:  # all hold all of it
+    if 0 in whole:  # an empty tensor is whole on all ranks
         gathered.add(name, describe(tensor.new_empty(whole)), None)
         return 0
     if 0 in shape:
@@ -144,7 +144,7 @@ def _add_tensor(item: WriteItem, planner: SavePlanner, gathered: Gathered) -> in
 
 
 def _value_of(item: WriteItem, planner: SavePlanner) -> tuple[Any, bool]:
-    """A value that is no tensor; True: as bytes of which only the planner knows what they are."""
+    """A value that is not a tensor. True: it is bytes in a format of the planner."""
     if _is_plain(planner):
         return planner.lookup_object(item.index), False
     data = planner.resolve_data(item)
@@ -154,14 +154,14 @@ def _value_of(item: WriteItem, planner: SavePlanner) -> tuple[Any, bool]:
         )
     text = data.getvalue()
     try:
-        # What this process has just written itself.
+        # This process has written it just now, so it is trusted.
         return torch.load(io.BytesIO(text), weights_only=False), False
     except (RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError):
         return text, True
 
 
 def _is_plain(planner: SavePlanner) -> TypeGuard[DefaultSavePlanner]:
-    """True if the planner gives values as its base does: what it has looked up, saved."""
+    """True if the planner returns values like its base class, by torch.save()."""
     base = DefaultSavePlanner
     return (
         isinstance(planner, base)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Who writes what where every node has a store of its own.
+Decides which rank writes what, if every node has a store.
 
-torch's planner gives what several ranks hold alike to one rank of all, so that it is in the store
-of one node. So the ranks of a node share out what they hold among themselves, whatever was planned:
-each says which boxes and values it holds, and all come to the same answer from that.
+The planner of torch assigns what several ranks hold to one rank of the job, so it would be in the
+store of one node only. So the ranks of a node distribute what they hold among themselves, whatever
+the plan says. Each publishes which boxes and values it holds, and all compute the same result.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ITEM = struct.Struct(f"<{_KEY_BYTES}sQ")
 
 
 def is_usable(plan: SavePlan) -> bool:
-    """False: torch has put it away, because it is that of the last save."""
+    """False: the plan is empty, because torch means the one in its cache."""
     return bool(getattr(plan, "usable", True))
 
 
 def pack(items: Iterable[WriteItem]) -> bytes:
-    """What a rank holds, as it says it to the others of its node."""
+    """What a rank holds, as bytes for the others of its node."""
     return b"".join(_ITEM.pack(key_of(item), _bytes_of(item)) for item in items if _is_held(item))
 
 
@@ -60,14 +60,14 @@ def _is_held(item: WriteItem) -> bool:
 
 def share(held: dict[int, bytes], rank: int) -> set[bytes]:
     """
-    What rank `rank` writes of all that the ranks of its node hold. Large ones first, each by the
-    one of its holders that has least so far.
+    What rank `rank` writes of everything that the ranks of its node hold. The largest first, each
+    by the holder that has the fewest bytes so far.
     """
     holders: dict[tuple[int, bytes], list[int]] = {}
     for number in sorted(held):
         for key, nbytes in _ITEM.iter_unpack(held[number]):
             holders.setdefault((-nbytes, key), []).append(number)
-    #: of those that hold the same: (bytes so far, rank), the least first
+    #: by holders: heaps of (bytes so far, rank), the least first
     loads: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     mine: set[bytes] = set()
     for (size, key), ranks in sorted(holders.items()):
@@ -80,7 +80,7 @@ def share(held: dict[int, bytes], rank: int) -> set[bytes]:
 
 
 def meanings(plan: SavePlan | None) -> dict[str, str]:
-    """What a rank means by the names of its tensors."""
+    """The meanings of the names of a rank's tensors."""
     found: dict[str, str] = {}
     for item in plan.items if plan is not None else ():
         what = _described(item)
@@ -91,8 +91,8 @@ def meanings(plan: SavePlan | None) -> dict[str, str]:
 
 def local_plan(planner: SavePlanner, plan: SavePlan | None, packed: bytes) -> SavePlan:
     """
-    What this rank's planner had planned before the others were asked: `plan`, or what torch has
-    kept of it. That must be what was said to the others.
+    The plan of this rank before the plans were joined: `plan`, or the one in the cache of torch. It
+    must be what was published to the others.
     """
     if plan is not None:
         return plan
@@ -108,27 +108,27 @@ def local_plan(planner: SavePlanner, plan: SavePlan | None, packed: bytes) -> Sa
 
 
 def last_plan() -> SavePlan | None:
-    """The plan that torch has kept, if there is one only."""
+    """The plan in the cache of torch, if there is exactly one."""
     kept = list(getattr(SavePlanner, "_cached_save_plan", {}).values())
     return kept[0] if len(kept) == 1 else None
 
 
 def chosen(local: SavePlan, planned: SavePlan, mine: set[bytes]) -> list[WriteItem]:
-    """What this rank writes: its share, and what only the planner of all ranks knew of."""
+    """What this rank writes: its share, and items that only the joined plan has."""
     keys = {key_of(item): item for item in local.items}
     more = [item for item in planned.items if key_of(item) not in keys]
     return [item for key, item in keys.items() if key in mine] + more
 
 
-# What a store says of what it does not hold.
+# Items that are not in a store.
 
 Absent = dict[str, Json]
 
 
 def absent(local: SavePlan, planner: SavePlanner, elsewhere: Absent | None) -> Absent:
     """
-    Of tensors of which this rank holds nothing, what they are: a reader here may ask for nothing of
-    them, too. And of what other ranks have planned, as far as this one does not hold it.
+    Descriptions of tensors of which this rank holds nothing, because a reader here may ask for an
+    empty part. And of everything in the plans of other ranks that this one does not hold.
     """
     found: Absent = dict(elsewhere or {})
     for item in local.items:
@@ -137,7 +137,7 @@ def absent(local: SavePlan, planner: SavePlanner, elsewhere: Absent | None) -> A
         elif item.tensor_data is not None:
             found[item.index.fqn] = _described(item)
     for name, value in (getattr(planner, "state_dict", None) or {}).items():
-        # Of a mesh that this rank is not in.
+        # On a mesh without this rank.
         if is_dtensor(value) and value.device_mesh.get_coordinate() is None:
             number = _dtypes.torch_numbers().get(value.dtype)
             if type(name) is str and number is not None:
@@ -154,15 +154,14 @@ def _described(item: WriteItem) -> Json:
 
 
 def listed(plans: Sequence[SavePlan]) -> Absent:
-    """All that the ranks have planned."""
+    """Descriptions of everything in the plans."""
     return {item.index.fqn: _described(item) for plan in plans for item in plan.items}
 
 
 def whole(plans: Sequence[SavePlan], planner: SavePlanner) -> list[SavePlan] | None:
     """
-    The plans of all ranks. What torch gives out of them are those that have changed since the last
-    save with such a planner, which may have been one to another store; the planner of rank 0 has
-    all of them. None: they are not known.
+    The plans of all ranks; None: unknown. torch passes only those that have changed since the last
+    save with such a planner, which may have been to another store. The planner of rank 0 has all.
     """
     if all(map(is_usable, plans)):
         return list(plans)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What this process has of each store: the engine that saves to it, kept from save to save, and the
-step from which a save continues.
+The stores of this process: for each, the engine, which is kept between saves, and the step that the
+next save continues from.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Loaded(NamedTuple):
 
     generation: int
     step: int
-    #: tells one loading from another
+    #: distinguishes loads of the same step
     nonce: str
 
 
@@ -69,28 +69,28 @@ class Config(NamedTuple):
         )
 
 
-#: Beyond the timeout of a save, for the wait for its end.
+#: Seconds added to save_timeout for the wait until a save has ended.
 _GRACE = 15.0
-#: Seconds, while another thread saves.
+#: Seconds between two checks while another thread saves.
 _LOOK_AGAIN = 0.05
-#: From /run/step-100, "step_100", 100: the digits at the end. No part of 1.5, and not of -100.
+#: The digits at the end of /run/step-100, "step_100" or 100, but not of 1.5 or -100.
 _STEP = re.compile(r"(?:^|[^-.0-9]|[^-/]-|[^0-9]\.)([0-9]+)/?\Z")
 
 
 def step_of(checkpoint_id: str | os.PathLike[str]) -> int | None:
-    """The step that a checkpoint_id names; None: it ends with no digits."""
+    """The number at the end of a checkpoint_id; None: there is none."""
     found = _STEP.search(str(checkpoint_id))
     return None if found is None or int(found[1]) > lib.CKPT_STEP_MAX else int(found[1])
 
 
-#: of what is below; never held while anything is waited for
+#: protects the variables below. It is never held during a wait
 _lock = threading.RLock()
-#: of each store, while it is opened or closed: threads may open several, in any order on each rank
+#: locks by store, held while it is opened or closed. Threads may open several, in any order
 _turns: dict[str, Any] = {}
 _holds: dict[str, Hold] = {}
-#: the last step that was loaded from each store, as long as no save has continued from it
+#: by store, the last step that was loaded, as long as no save has continued from it
 _loaded: dict[str, Loaded] = {}
-#: of the last that a save has continued from
+#: by store, the nonce of the last load that a save has continued from
 _taken: dict[str, str] = {}
 
 
@@ -106,13 +106,13 @@ def remember(path: str, loaded: Loaded) -> None:
 
 
 def recall(path: str) -> Loaded | None:
-    """The step that the next save would continue from, if it is not the last that was saved."""
+    """The loaded step that the next save continues from; None: the last saved one."""
     with _lock:
         return _loaded.get(_key(path))
 
 
 def hold(config: Config) -> Hold:
-    """The store, open to save to it. All ranks call this alike."""
+    """The open store. All ranks must call this."""
     group = config.group()
     key = _key(config.path)
     with _turn_of(key):
@@ -141,8 +141,8 @@ def hold(config: Config) -> Hold:
 
 def bring(path: str) -> None:
     """
-    Of a store on every node: what a crash has left out of one is there afterwards. All ranks call
-    this alike. One that is open has it already. Where no node has one, none is made.
+    For a store on every node: copies the files that a crash has left out of one. All ranks must
+    call this. Does nothing if the store is open, or if no node has a store.
     """
     key = _key(path)
     with _turn_of(key):
@@ -155,7 +155,7 @@ def bring(path: str) -> None:
         if ranks is None:
             return
         if not ranks.made:
-            # Opened to write they would be made, by who only wants to read.
+            # Opening for writing would create the stores, though the caller only reads.
             if ranks.service is not None:
                 ranks.service.close()
             return
@@ -167,7 +167,7 @@ def bring(path: str) -> None:
                 engine.close()
 
 
-#: The engine's staging memory, of which none is needed.
+#: Bytes of staging memory of an engine that needs none.
 _BRING_BYTES = 1 << 20
 
 
@@ -183,14 +183,14 @@ def _difference(old: Options, new: Options) -> str:
 
 def close(store: str | os.PathLike[str] | None = None) -> None:
     """
-    Closes a store that was saved to, or all of them; another process may save to it then. A save
-    that dcp.save() has not returned from is given up. Saving to it again opens it again, and
-    continues. All ranks call this, or none.
+    Closes a store that was saved to, or all stores (None), so that another process can save to it.
+    A save that dcp.save() has not returned from is given up. The next save opens the store again
+    and continues. All ranks must call this, or none.
     """
     only = None if store is None else _key(store_path(store))
     with _lock:
         keys = [key for key in _turns if only in (None, key)]
-    # Whatever becomes of one, the others are closed.
+    # If closing one fails, the others are closed all the same.
     with contextlib.ExitStack() as closing:
         for key in reversed(keys):
             closing.callback(_close, key)
@@ -205,7 +205,7 @@ def _close(key: str) -> None:
 
 
 def _forget() -> None:
-    """In a forked child: what is open is the parent's, and so is who has the locks."""
+    """In a forked child: open stores and locks belong to the parent."""
     global _lock  # noqa: PLW0603 - nobody in the child would ever open it
     _lock = threading.RLock()
     _turns.clear()
@@ -217,7 +217,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class Hold:
-    """One store, open to save to it."""
+    """A store that is open for saves."""
 
     def __init__(self, config: Config, group: Group | None, opened: list[Engine]) -> None:
         self.config = config
@@ -227,21 +227,21 @@ class Hold:
         ranks = None if group is None else meet(config.path, group, timeout)
         self.engine = open_all(config.path, config.options, ranks, opened)
         opening = None if ranks is None else ranks.opening
-        # As for a claim, so that the engine's own deadlines come after it.
+        # As long as for a claim. The deadlines of the engine are later.
         self._meeting: Rendezvous | None = None
         if opening is not None:
             self._meeting = Rendezvous(opening, config.path, timeout * 3 / 4, self.engine.peers)
         #: (generation, step) that the next save continues from
         self._tip: tuple[int, int] | None = None
-        #: it has been closed, and has left that for the next one
+        #: it was closed, and its step is kept for the next one
         self._gone = False
-        #: between the two halves of a save; of ranks that only write, until the next one
+        #: the save between write_data() and finish(); without finish(), until the next save
         self._attempt: Attempt | None = None
         self._thread: threading.Thread | None = None
         self._turn = threading.Condition()
-        #: when the save that is under way must have ended
+        #: deadline of the running save
         self._due = 0.0
-        #: what this rank has told the others that it has loaded
+        #: the load that this rank has told the others
         self._said: Loaded | None = None
         if config.options.new_start:
             with _lock:
@@ -249,23 +249,23 @@ class Hold:
 
     @property
     def deadline(self) -> float:
-        """How long a save may take to end, whatever happens."""
+        """Seconds after which every save has ended."""
         return self.config.options.save_timeout + _GRACE
 
     def fits(self, group: Group | None) -> bool:
-        """True if these ranks are those that it was opened by."""
+        """True if the group is the one that has opened it."""
         if self.engine.closed:
             return False
         mine = self._group
         if mine is None or group is None:
             return mine is group
-        # Two groups of one size may have this rank in the same place.
+        # Two groups of the same size may have this rank at the same position.
         return mine.store is group.store and mine._replace(store=None) == group._replace(store=None)
 
     def prepare(self, step: int) -> None:
         """
-        Before a save: the last one has ended. Alone, it continues from what was loaded since; ranks
-        say what they come with.
+        Before a save, when the last one has ended. A single process continues from the loaded step.
+        Ranks publish their step and what they have loaded.
         """
         self._settle(self.deadline)
         loaded = recall(self.config.path)
@@ -280,8 +280,8 @@ class Hold:
 
     def agree(self, attempt: Attempt, *, collective: bool, planned: Absent | None = None) -> None:
         """
-        All ranks save the same step, and go on from the same; or all raise. `planned`, of rank 0:
-        by all of them.
+        Checks that all ranks save the same step and continue from the same one. Otherwise all
+        raise. `planned`: on rank 0, the plans of all ranks.
         """
         if self._meeting is None:
             return
@@ -294,28 +294,28 @@ class Hold:
                 self.ended(attempt, None)
             raise
         try:
-            # What has been loaded since then is for the next save.
+            # A later load is for the next save.
             self._go_on(self._said, place)
         except BaseException as error:
-            self.refused(attempt, error)  # the others have gone on
+            self.refused(attempt, error)  # the others have continued
             raise
 
     def refused(self, attempt: Attempt, error: BaseException) -> None:
-        """A save ends here, and the other ranks are told so."""
+        """Ends a save with an error, and tells the other ranks."""
         try:
             attempt.refuse(error)
         finally:
             self.ended(attempt, None)
 
     def _go_on(self, loaded: Loaded | None, place: tuple[int, int] | None) -> None:
-        """Saving continues from a place, if it does not already; what was loaded is used up."""
+        """Makes the next save continue from a step, if it does not already. Forgets the load."""
         if place is not None:
             self._adopt(*place)
         if loaded is None:
             return
         key = _key(self.config.path)
         with _lock:
-            # Who closed it meanwhile has seen it there, and left it for the next save.
+            # If it was closed meanwhile, close() has kept the load for the next save.
             if self._gone:
                 return
             _taken[key] = loaded.nonce
@@ -324,8 +324,8 @@ class Hold:
 
     def watch(self, attempt: Attempt) -> None:
         """
-        torch asks the coordinator alone to end a save. Where every node has a store, the lowest
-        rank of each other one tells it when the step is there.
+        torch calls finish() only on the coordinator. With a store on every node, the lowest rank of
+        each other node tells it when the step is committed there.
         """
         meeting, peers = self._meeting, self.engine.peers
         if meeting is None or not peers or peers[0] != self.engine.rank or self.engine.rank == 0:
@@ -343,22 +343,22 @@ class Hold:
         threading.Thread(target=tell, name="libckpt-nodes", daemon=True).start()
 
     def await_nodes(self) -> None:
-        """Of the coordinator: the step is committed; waits until it is so on all nodes."""
+        """Coordinator: waits until the step, which is committed here, is so on all nodes."""
         if self._meeting is not None and self.engine.peers and self.engine.rank == 0:
             self._meeting.hear_ends(max(0.0, self._due - time.monotonic()), self.deadline)
 
     @property
     def name_of_save(self) -> str:
-        """What all ranks call the save that they have come to."""
+        """The key of the current save, the same on all ranks."""
         return "" if self._meeting is None else self._meeting.name
 
     @property
     def sharing(self) -> Rendezvous | None:
-        """The ranks, if every node has a store of its own."""
+        """The rendezvous, if every node has a store."""
         return self._meeting if self.engine.peers else None
 
     def begin(self, attempt: Attempt) -> None:
-        """Before a save hands its tensors over. Those of one process come one after the other."""
+        """Waits for the save of another thread: saves of a process run one after another."""
         self._due = time.monotonic() + self.deadline
         with self._turn:
             wait_until(
@@ -369,7 +369,7 @@ class Hold:
                     "another thread to end its save",
                     step=attempt.step,
                 ),
-                most=_LOOK_AGAIN,  # a thread may end without a word
+                most=_LOOK_AGAIN,  # the other thread may end without a signal
                 pause=self._turn.wait,
             )
             left, self._attempt = self._attempt, attempt
@@ -378,10 +378,10 @@ class Hold:
             self._close_attempt(left, self.deadline)
 
     def _is_anothers(self) -> bool:
-        """True while a save of another thread is between its two halves."""
+        """True while a save of another thread is between write_data() and finish()."""
         thread = self._thread
         return (
-            self.engine.world == 1  # ranks save together, so that there is one at a time
+            self.engine.world == 1  # with many ranks there is one save at a time
             and self._attempt is not None
             and thread is not None
             and thread is not threading.current_thread()
@@ -398,8 +398,8 @@ class Hold:
 
     def _close_attempt(self, attempt: Attempt, deadline: float) -> int | None:
         """
-        What became of the last save: its generation, or None. One that its dcp.save() has left
-        behind, because some rank failed outside of libckpt, is given up.
+        The outcome of the last save: its generation, or None. A save whose dcp.save() has failed on
+        some rank outside libckpt is given up.
         """
         if attempt.is_held:
             attempt.give_up()
@@ -409,7 +409,7 @@ class Hold:
         return generation
 
     def ended(self, attempt: Attempt, generation: int | None) -> None:
-        """A save has come to its end; if it was committed, the next one continues from it."""
+        """A save has ended. If it is committed, the next save continues from it."""
         with self._turn:
             if generation is not None:
                 self._committed(generation, attempt)
@@ -420,8 +420,8 @@ class Hold:
 
     def _heard(self, generation: int | None) -> None:
         """
-        What the ranks have said for a save: all have heard it if it was committed. Not of a store
-        that closes, maybe because the job ends: what that said is in nobody's way.
+        Cleans up the keys of a save. If it is committed, all ranks have read them. Not if the store
+        is closing, because the keys do no harm, and the job may be ending.
         """
         if self._meeting is None:
             return
@@ -461,7 +461,7 @@ class Hold:
                 )
 
     def close(self) -> None:
-        """Ends it. Opened again, it continues from the last save."""
+        """Closes the store. When it is opened again, it continues from the last save."""
         key = _key(self.config.path)
         with _lock:
             if _holds.get(key) is self:

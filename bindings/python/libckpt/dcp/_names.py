@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What a step holds, under the names that torch.distributed.checkpoint has for it.
+The contents of a step, by the names of torch.distributed.checkpoint.
 
-A step that was saved through it has these names already. One of libckpt.Checkpointer is nested as
-its state was, and flattened as torch flattens what get_state_dict() gives: a module is its
-parameters and buffers by their qualified names, an optimizer
-{"state": {parameter: {role: tensor}}, "param_groups": [...]}, any other object what its
-state_dict() returned. Of a step of another program there are the tensors.
+A step that libckpt.dcp has saved has these names already. A step of libckpt.Checkpointer is
+flattened like the result of torch's get_state_dict(): a module is its parameters and buffers by
+their qualified names, an optimizer is
+{"state": {parameter: {role: tensor}}, "param_groups": [...]}, and any other object is what its
+state_dict() returned. A step of another program has only tensors.
 """
 
 from __future__ import annotations
@@ -37,40 +37,40 @@ from .._reader import Reader, Stored, optimizer_tensors, references
 from ..adapters._wrappers import strip_wrappers
 from ._contents import DCP_VERSION
 
-#: Items of all lists together.
+#: Most items of all lists together.
 _LISTS_MAX = 1 << 24
 
 
 class Value(NamedTuple):
-    """Something that is no tensor, as it is stored."""
+    """A value that is not a tensor, as it is stored."""
 
     node: Json
-    #: bytes that the planner alone understands
+    #: the node is bytes in a format of the planner
     raw: bool = False
-    #: False: it is in the stores of other nodes
+    #: False: it is in the store of another node
     here: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A step's contents by their names."""
+    """The contents of a step by name."""
 
     #: names of tensors, and values
     listed: dict[str, Stored | Value]
-    #: other names that are answered to
+    #: other names that are accepted
     others: dict[str, Stored | Value]
-    #: what the planner kept for itself
+    #: the data of the planner
     planner_data: Any
 
     def describe(self) -> Answers:
-        """For a planner. Every tensor is one box, of which any part can be read by itself."""
+        """Metadata for a planner. Every tensor is one box, and any part of it can be read."""
         return Answers(
             {name: _describe(found) for name, found in self.listed.items()},
             {name: _describe(found) for name, found in self.others.items()},
         )
 
     def find(self, name: str) -> Stored | Value:
-        """What a planner has found under this name."""
+        """The tensor or value of a name."""
         known = self._names.known(name)
         found = self.listed.get(known)
         return self.others[known] if found is None else found
@@ -82,8 +82,8 @@ class Table:
 
 class Names:
     """
-    The names that a step has. Those of wrappers are in some of those that torch asks for, and in
-    some of those of older steps.
+    The names of a step. Names that torch asks for, and names in older steps, may contain names of
+    wrappers.
     """
 
     def __init__(self, *names: Collection[str]) -> None:
@@ -91,14 +91,14 @@ class Names:
         self._plain = {strip_wrappers(name): name for name in chain(*names)}
 
     def known(self, name: str) -> str:
-        """The step's name for this one; the name itself if there is none."""
+        """The name in the step for this one; the name itself if there is none."""
         if any(name in names for names in self._names):
             return name
         return self._plain.get(strip_wrappers(name), name)
 
 
 class Answers(dict[str, STORAGE_TYPES]):
-    """Lists every tensor and value once, and answers to other names of theirs, too."""
+    """Lists every tensor and value once. Lookups accept other names of them, too."""
 
     def __init__(self, listed: dict[str, STORAGE_TYPES], others: dict[str, STORAGE_TYPES]) -> None:
         super().__init__(listed)
@@ -132,7 +132,7 @@ def _describe(found: Stored | Value) -> STORAGE_TYPES:
     if isinstance(found, Value):
         return BytesStorageMetadata()
     size = torch.Size(found.shape)
-    # One that this torch lacks is refused, naming it, by who wants it.
+    # A dtype that this torch lacks is refused later, if the tensor is wanted.
     dtype = _dtypes.torch_type(found.dtype) or torch.uint8
     start = torch.Size([0] * len(size))
     return TensorStorageMetadata(
@@ -141,7 +141,7 @@ def _describe(found: Stored | Value) -> STORAGE_TYPES:
 
 
 def table_of(reader: Reader, rank: int) -> Table:
-    """What a step holds, as rank `rank` of those that read it sees it."""
+    """The contents of a step, for the reading rank `rank`."""
     first = reader.first_rank()
     try:
         node = reader.json(first)
@@ -198,7 +198,7 @@ def _path_of(keys: Json) -> tuple[int | str, ...]:
 
 
 def _check_lists(paths: Iterable[tuple[int | str, ...]]) -> None:
-    """Who makes a nested state of paths makes lists that are as long as their greatest index."""
+    """Raises for large indices, because lists are made as long as their greatest index."""
     lengths: dict[tuple[int | str, ...], int] = {}
     for path in paths:
         for place, key in enumerate(path):
@@ -245,18 +245,18 @@ def _of_state(node: Json, stored: dict[str, Stored]) -> Table:
 
 
 class _Nested:
-    """The nested state, in which a tensor is one without data and anything else a Value."""
+    """The nested state, with tensors without data, and Values."""
 
     def __init__(self, stored: dict[str, Stored]) -> None:
         self._stored = stored
         self._made: list[torch.Tensor] = []
-        #: by the ids of tensors without data
+        #: stored tensors by the ids of the tensors without data
         self.tensors: dict[int, Stored] = {}
-        #: of the optimizers and where they are
+        #: optimizers and their paths
         self.groups: list[tuple[tuple[str, ...], list[dict[str, Any]]]] = []
 
     def tensor(self, name: str) -> torch.Tensor:
-        """Stands for a tensor."""
+        """A tensor without data for a stored tensor."""
         found = self._stored[name]
         made = torch.empty(found.shape, dtype=torch.uint8, device="meta")
         self._made.append(made)
@@ -264,7 +264,7 @@ class _Nested:
         return made
 
     def walk(self, node: Json, path: tuple[str, ...] = ()) -> Any:
-        """What torch walks into stays as it is, everything else becomes a Value."""
+        """Containers that torch flattens are kept. Everything else becomes a Value."""
         if type(node) is list:
             items = [self.walk(item, (*path, str(n))) for n, item in enumerate(node)]
             return items if any(map(_is_walked, items)) else Value(node)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What the ranks of all nodes have planned, where every node has a store of its own: rank 0 tells it
-to the lowest rank of each, whose store lists it.
+The plans of all ranks, if every node has a store. Rank 0 publishes them for the lowest rank of each
+node, which lists them in its store.
 
-It goes through the job's key-value store when it has changed. All that a save has of it is a
-digest, in what rank 0 says to all anyway: the plans of torch would bring it to every node again.
+They are written to the job's key-value store when they have changed. At each save, rank 0 publishes
+only their digest, with its other data. The plans of torch would be sent to every node every time.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._dedup import Absent
 
-#: Bytes of one key. A store of keys that runs on libuv ends the connection at more than 8 MiB.
+#: Most bytes of one key. A key-value store with libuv closes the connection at more than 8 MiB.
 _PART = 4 << 20
-#: Bytes of all of it, unpacked.
+#: Most bytes of the plans, uncompressed.
 _MOST = 1 << 30
 
-#: Writes keys, and drops others.
+#: Function that writes keys, and deletes others.
 Put = Callable[[dict[str, bytes], list[str]], None]
-#: Reads keys, as far as they are there.
+#: Function that reads keys, None for those that do not exist.
 Get = Callable[[list[str]], list[bytes | None]]
 
 
 class Planned:
-    """It, as one rank knows it."""
+    """The plans, as one rank knows them."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = f"{prefix}/planned"
-        #: the last that is known, and its digest
+        #: the last plans that are known, and their digest
         self._names: Absent | None = None
         self._digest = ""
-        #: of rank 0: its digest, in how many keys it is, and what those are called
+        #: rank 0: their digest, the number of keys, and the prefix of these
         self._told: list[Any] | None = None
-        #: of rank 0: those that are there
+        #: rank 0: the keys that exist
         self._keys: list[str] = []
 
     def tell(self, names: Absent | None, put: Put) -> list[Any] | None:
-        """Of rank 0: what the others are to hear() of. Raises ValueError if that is too much."""
+        """Rank 0: publishes plans for hear(). Raises ValueError if they are too large."""
         if names is None:
             return None
         if self._told is None or names != self._names:
-            # Whatever becomes of this, what was told before cannot be read any more.
+            # If this fails, the former plans must not be used.
             self.forget()
             plain = json.dumps(names).encode()
             if len(plain) > _MOST:
                 raise ValueError(f"it takes {len(plain)} bytes, and at most {_MOST} are told")
             text = zlib.compress(plain, 1)
             parts = [text[at : at + _PART] for at in range(0, len(text), _PART)]
-            # No name is used twice: what drops an old key may come late.
+            # Keys are never reused, because an old one may be deleted late.
             digest = hashlib.sha256(text).hexdigest()
             told = [digest, len(parts), os.urandom(8).hex()]
             old = self.take()
@@ -65,7 +65,7 @@ class Planned:
         return self._told
 
     def hear(self, told: list[Any] | None, get: Get) -> Absent | None:
-        """What all have planned; None: rank 0 does not know. Raises LookupError if it is gone."""
+        """The plans; None: rank 0 does not know them. Raises LookupError if the keys are gone."""
         if told is None:
             return None
         digest = told[0]
@@ -78,11 +78,11 @@ class Planned:
         return self._names
 
     def forget(self) -> None:
-        """Of rank 0: not all have heard it. It is told anew."""
+        """Rank 0: not all have read them. They are published anew."""
         self._told = None
 
     def take(self) -> list[str]:
-        """Of rank 0: the keys that nobody needs once all have heard it, for the caller to drop."""
+        """Rank 0: the keys that are not needed when all have read them, to be deleted."""
         keys, self._keys = self._keys, []
         return keys
 
