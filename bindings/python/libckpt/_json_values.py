@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Python values as JSON that keeps their types; _decoder.py turns it back. No pickle, unless the user
-asks for it.
+Encodes Python values as JSON that keeps their types. _decoder.py decodes it. Pickle is used only if
+the user allows it.
 
-What JSON has stays as it is: null, booleans, strings, lists, dicts with string keys, finite floats,
-integers below 2**53. Everything else is an object with one member whose name begins with "$":
+JSON values remain as they are: null, booleans, strings, lists, dicts with string keys, finite
+floats, integers below 2**53. Everything else is an object with one member, whose name begins with
+"$":
 
     {"$tuple": [...]}  {"$set": [...]}  {"$frozenset": [...]}  {"$deque": [maxlen, ...]}
     {"$dict": [key, value, ...]}        a dict with other keys, or with keys that begin with "$"
@@ -47,35 +48,35 @@ from .adapters._layout import is_spread
 from .adapters._subclasses import encode as encode_wrapped
 from .adapters._subclasses import wraps
 
-#: Levels of JSON below which a value is wrapped up as a string; the index allows 32.
+#: Levels of JSON. A value below is stored as a string of JSON. The index allows 32 levels.
 _DEPTH_MAX = 24
-#: Bytes from which on a bytes object is stored as a tensor.
+#: Size from which on a bytes object is stored as a tensor.
 _INLINE_MAX = 4096
 
-#: What a defaultdict may make, and which types may be stored.
+#: Types that may be the factory of a defaultdict, or be stored.
 FACTORIES: dict[str, Any] = {
     kind.__name__: kind
     for kind in (bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple)
 }
-#: Of NumPy.
+#: Bit generators of NumPy.
 BIT_GENERATORS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
 
 
 class Sink(Protocol):
-    """Where an encoder puts what is stored as a tensor."""
+    """Where an encoder stores tensors."""
 
     def put_tensor(self, value: Any, path: Path, *, own: bool = False) -> str:
-        """Takes a torch tensor; returns its name. `own`: each rank has another one."""
+        """Stores a torch tensor and returns its name. `own`: it is each rank's own."""
 
     def put_array(self, value: Any, path: Path) -> str:
-        """Takes a NumPy array of a type that has a number; returns its name."""
+        """Stores a NumPy array and returns its name. The dtype must have a number."""
 
     def put_bytes(self, value: bytes, path: Path) -> str:
-        """Takes bytes; returns the name of a tensor of U8."""
+        """Stores bytes as a tensor of dtype U8 and returns its name."""
 
 
 class Encoder:
-    """Turns values into JSON. `other` is asked first about objects that are no plain values."""
+    """Encodes values as JSON. `other`: is called first for objects that are not plain values."""
 
     def __init__(
         self,
@@ -88,17 +89,17 @@ class Encoder:
         self._allow_pickle = allow_pickle
         self._other = other
         self._open: set[int] = set()
-        #: how often the value at hand is wrapped up as a string
+        #: number of "$json" nodes around the present value
         self.wrapped = 0
-        #: paths of what was pickled
+        #: paths of pickled values
         self.pickled: list[str] = []
-        #: what is encoded is handed to an object's load_state_dict()
+        #: the present value is given to an object's load_state_dict()
         self.handed = False
-        #: there was a tensor in it that is spread over ranks
+        #: it has a distributed tensor
         self._spread = False
 
     def encode(self, value: Any, path: Path, depth: int = 0) -> Json:
-        """The JSON for `value`, which stands `depth` levels deep."""
+        """The JSON of `value`, which is `depth` levels deep."""
         kind = type(value)
         if value is None or kind is bool:
             return value
@@ -185,7 +186,7 @@ class Encoder:
         return {"$pickle": self._encode_bytes(data, path)}
 
     def encode_handed(self, value: Any, path: Path, depth: int) -> Json:
-        """The JSON for what is handed to a load_state_dict(), or is put back as a whole."""
+        """The JSON of a value that is given to a load_state_dict(), or restored as a whole."""
         self.handed = True
         try:
             return self.encode(value, path, depth)
@@ -193,20 +194,20 @@ class Encoder:
             self.handed = False
 
     def encode_object(self, value: Any, state: Any, path: Path, depth: int) -> dict[str, Json]:
-        """What stands in a "$object" for an object whose state_dict() gave `state`."""
+        """The contents of an "$object" node. `state`: the result of its state_dict()."""
         self._spread = False
         encoded = self.encode_handed(state, path, depth)
         node = {"class": type(value).__qualname__, "state": encoded}
-        # Where they lie only the object knows, when it is restored.
+        # For a restore, the object must be asked for the layout of distributed tensors.
         return {**node, "spread": True} if self._spread else node
 
     def put_tensor(self, value: Any, path: Path, *, own: bool = False) -> Json:
-        """Stores a torch tensor. `own`: each rank has another one."""
+        """Stores a torch tensor. `own`: it is each rank's own."""
         self._spread = self._spread or is_spread(value)
         return {"$tensor": self._sink.put_tensor(value, path, own=own)}
 
     def put_array(self, value: Any, path: Path) -> Json:
-        """Stores a NumPy array of a type that has a number."""
+        """Stores a NumPy array. The dtype must have a number."""
         return {"$tensor": self._sink.put_array(value, path)}
 
 
@@ -219,7 +220,7 @@ def _type_name(value: Any) -> str:
 
 
 def unsupported(value: Any, path: Path) -> UnsupportedStateError:
-    """The error for an object that cannot be expressed: where it is, and what to do."""
+    """The error for an object that cannot be encoded: where it is, and what to do."""
     if isinstance(value, type) or callable(value):
         hint = "a checkpoint holds data only: leave it out of the state and set it in your program"
     elif hasattr(value, "_fields") and isinstance(value, tuple):
@@ -277,7 +278,7 @@ def _float_text(value: float) -> str:
 
 
 def _homogeneous(values: Any) -> bool:
-    """True if the items can stand in JSON as they are. Long lists of numbers are common."""
+    """True if all items are plain JSON values. A fast check, for long lists of numbers."""
     kinds = set(map(type, values))
     if kinds == {int}:
         return bool(min(values) > -_SAFE and max(values) < _SAFE)
@@ -330,7 +331,7 @@ def _encode_list(enc: Encoder, value: list[Any], path: Path, depth: int) -> Json
 
 
 def _encode_set(enc: Encoder, value: Iterable[Any], path: Path, depth: int) -> Json:
-    # The order of a set differs from process to process; the bytes of a checkpoint should not.
+    # The order of a set differs between processes. Sorted, equal sets have equal bytes.
     items = [enc.encode(item, (path, item), depth + 2) for item in value]
     return {f"${type(value).__name__}": sorted(items, key=dump)}
 
@@ -382,7 +383,7 @@ _SCALARS: dict[type, Callable[[Any], Json]] = {
 
 
 def _encode_library(value: Any) -> Json:
-    """Types of modules that are not imported for their sake."""
+    """Encodes types of the standard library whose modules may not be imported."""
     kind = type(value)
     if kind.__module__ == "datetime":
         return _encode_time(value)

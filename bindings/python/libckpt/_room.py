@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether there is room for a state, and memory."""
+"""Checks of free disk space for a state, and of free memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 def check_room(directory: str, state: dict[str, Any]) -> None:
     """
-    Raises if the tensors that this process holds of a state take more than is free where the
-    directory is. What objects and modules say of themselves is not counted.
+    Raises if this process's tensors of a state take more than the free space of the directory's
+    file system. Contents of objects and custom modules are not counted.
     """
     while not os.path.isdir(directory) and os.path.dirname(directory) != directory:
         directory = os.path.dirname(directory)
     free = os.statvfs(directory or ".")
-    if free.f_blocks == 0:  # it does not say: tmpfs without a limit, some FUSE
+    if free.f_blocks == 0:  # size not reported: tmpfs without a limit, some FUSE
         return
     left, need = free.f_bavail * free.f_frsize, _bytes_of(state, set(), 0)
     if need > left:
@@ -44,8 +44,9 @@ def check_room(directory: str, state: dict[str, Any]) -> None:
 
 def memory_left() -> int:
     """
-    Bytes of memory that this process can still take: what the machine has available, and what the
-    limits of its control groups leave. What the kernel does not say sets no bound.
+    Bytes of memory that this process can still allocate: the least of the available memory of the
+    machine and of what its control groups leave. Values that the kernel does not report are
+    ignored.
     """
     left = [_field("/proc/meminfo", "MemAvailable:") * 1024]
     for line in _text("/proc/self/cgroup").splitlines():
@@ -60,7 +61,7 @@ def memory_left() -> int:
 
 
 def _left_of_groups(root: str, group: str, most: str, used: str, cached: str) -> Iterator[int]:
-    """Of the group and all around it. In a container the path may be one of the host."""
+    """The least of the group and those around it. In a container the path may be of the host."""
     parts = [part for part in group.split("/") if part]
     for count in range(len(parts) + 1):
         where = os.path.join(root, *parts[:count])
@@ -71,7 +72,7 @@ def _left_of_groups(root: str, group: str, most: str, used: str, cached: str) ->
 
 
 def _field(path: str, key: str) -> int:
-    """The number behind a key that begins a line; negative: there is none."""
+    """The number after a key at the beginning of a line; negative: there is none."""
     for line in _text(path).splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == key and words[1].isdecimal():
@@ -111,7 +112,7 @@ def _bytes_of(value: Any, seen: set[int], depth: int) -> int:
 def _bytes_of_tensor(value: torch.Tensor, seen: set[int]) -> int:
     try:
         check_tensor(value, "")
-    except errors.UnsupportedStateError:  # the save says where it is
+    except errors.UnsupportedStateError:  # the save raises it, with the path
         return 0
     memory = memory_of(value)
     if wraps(value) or memory.data_ptr() in seen:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which store and which step are meant."""
+"""Names of stores and steps, as users give them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def store_name(store: str | os.PathLike[str]) -> str:
 
 
 def store_path(store: str | os.PathLike[str]) -> str:
-    """The directory of a store that is written."""
+    """The directory of a store to write."""
     path = store_name(store)
-    # Only its scheme is shown: behind it may be a password.
+    # Only the scheme is shown, because the rest may have a password.
     if found := re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", path):
         raise UnsupportedError(
             f"{found[0]} is no directory, and a Checkpointer saves into a directory of this "
@@ -41,18 +41,18 @@ def store_path(store: str | os.PathLike[str]) -> str:
 
 
 def remote_name(remote: str | os.PathLike[str] | None) -> str:
-    """A remote store, as the library has it; empty: none."""
+    """The name of a remote store, for the library; empty: none."""
     if remote is None:
         return ""
     name = store_name(remote)
-    # A Path is a directory, whatever it is called. Another directory may be the current one later.
+    # A Path is a directory, whatever its name. It is absolute, because the directory may change.
     if isinstance(remote, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", name):
         return name
     return pathlib.Path(name).absolute().as_uri()
 
 
 def parse_step(step: Step) -> int:
-    """A step for C: a number, "latest" or "latest~k"."""
+    """A step for the library, from a number, "latest" or "latest~k"."""
     if isinstance(step, str):
         found = re.fullmatch(r"latest(?:~(\d{1,9}))?", step)
         if found is None:
@@ -62,7 +62,7 @@ def parse_step(step: Step) -> int:
 
 
 def check_step(step: Any) -> int:
-    """A step's number."""
+    """Checks the number of a step."""
     if isinstance(step, bool) or not hasattr(type(step), "__index__"):
         raise TypeError(f"a step is an int, not {type(step).__qualname__}")
     number = step.__index__()

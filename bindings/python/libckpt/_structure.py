@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-How a state is built: names, kinds, types and shapes, and no values. Two marks of one state, taken
-in one process, are equal if it was built in the same way both times.
+The structure of a state: names, kinds, dtypes and shapes, but no values. Two marks of a state,
+taken in one process, are equal if its structure has not changed.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from ._state_kinds import is_module, is_optimizer
 if TYPE_CHECKING:
     import torch
 
-#: A value of these may become any other one of them. None of them is a tensor in a step.
+#: Values of these types may change to any other of these types. None is a tensor in a step.
 _PLAIN = {bool, complex, float, int, str, type(None)}
-#: What is derived of these may do anything when it is asked for what it holds.
+#: Containers. Subclasses are not opened, because their methods may do anything.
 _DICTS = {dict, collections.OrderedDict, collections.defaultdict, collections.Counter}
 _LISTS = {list, tuple}
-#: So many plain values of a list, which are not looked at one by one, count as one value.
+#: This many plain values of a list count as one, because they are not checked one by one.
 _AT_ONCE = 32
 
 
 class TooManyError(Exception):
-    """There is more than is looked at. The text says of what."""
+    """The state is too large for a mark. The text says of what there is too much."""
 
 
 def mark(state: dict[str, Any], tensors: int, values: int) -> int:
     """
-    How the state is built. Raises TooManyError if it has more than so many tensors, or other
-    values. Calls no method of the user's objects, and reads no tensor.
+    The mark of a state. Raises TooManyError if it has more tensors, or more other values. Calls no
+    method of the user's objects, and reads no tensor.
     """
     found = _Marks(tensors, values)
     return hash(tuple((key, found.of(value)) for key, value in state.items()))
 
 
 def is_torchs(value: Any) -> bool:
-    """True for a tensor of torch's own class, which calls nobody's code when it is looked at."""
+    """True for a tensor of torch's own classes, whose methods call no user code."""
     return is_tensor(value) and type(value).__module__.partition(".")[0] == "torch"
 
 
 def is_open(value: Any) -> bool:
-    """False for what only its own code knows, which is not called."""
+    """True for values that can be examined without calling user code."""
     kind = type(value)
     return (
         kind in _DICTS
@@ -63,11 +63,11 @@ class _Marks:
     def __init__(self, tensors: int, values: int) -> None:
         self._most = {"tensors": tensors, "values": values}
         self._left = dict(self._most)
-        #: where the elements of tensors begin, numbered
+        #: numbers of the addresses of tensors
         self._homes: dict[int, int] = {}
 
     def of(self, value: Any, depth: int = 0) -> int:
-        """0 for what is plain, also in containers."""
+        """The mark of a value; 0 for plain values, also in containers."""
         self._count("values")
         kind = type(value)
         if kind in _PLAIN or depth > NESTING_MAX:
@@ -101,18 +101,18 @@ class _Marks:
             placed = None if local is None else (self._lies(local), str(value.placements))
             lies = self._lies(value) if local is None else tuple(value.shape)
             return hash((type(value), value.dtype, value.device, lies, placed))
-        except RuntimeError:  # it has no memory, or no shape yet
+        except RuntimeError:  # it has no memory or no shape yet
             return hash(type(value))
 
     def _lies(self, value: Any) -> Any:
-        """Its shape, how its elements lie, and which other tensors begin where it does."""
+        """Its shape and strides, and which other tensors have its address."""
         if not is_torchs(value):
             return type(value)
         home = self._homes.setdefault(value.data_ptr(), len(self._homes))
         return tuple(value.shape), value.stride(), home
 
     def _items(self, kind: type, items: Any, depth: int) -> int:
-        # Plain values may come and go.
+        # Plain values may be added and removed.
         marks = [(key, self.of(value, depth + 1)) for key, value in items]
         found = frozenset(pair for pair in marks if pair[1])
         return hash((kind, found)) if found else 0
@@ -125,7 +125,7 @@ class _Marks:
         return hash((type(value), marks)) if any(marks) else 0
 
     def _module(self, module: torch.nn.Module) -> int:
-        # Which of the names are one tensor is part of it.
+        # Tied names are part of the structure.
         seen: dict[int, int] = {}
         marks = [
             (name, self._tensor(tensor), seen.setdefault(id(tensor), len(seen)))
@@ -135,7 +135,7 @@ class _Marks:
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> int:
         groups = []
-        # That of a wrapper may be anything.
+        # The state of a wrapper may be anything.
         state = optimizer.state if isinstance(optimizer.state, dict) else {}
         for group in optimizer.param_groups:
             params = group["params"]

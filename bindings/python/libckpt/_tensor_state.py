@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-What tells that a tensor was changed or replaced: where it is and how it lies, and how often PyTorch
-has counted a change. Ten thousand tensors are common, and all are asked at every save.
+Detects changed and replaced tensors, by addresses, strides and version counters of PyTorch. Ten
+thousand tensors are common, and all are checked at every save.
 
-_glance asks them in C. Where torch has no DLPack table for that, it is one pass of map() over the
-list for each thing asked: the quickest that Python has.
+_glance does it in C. If torch has no DLPack table for that, map() runs over the list once for each
+property, which is the fastest way in Python.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Places: TypeAlias = bytes | list[list[Any]]
 
 @functools.cache
 def has_table() -> bool:
-    """Whether this torch can be asked in C. Gets ready for it."""
+    """True if _glance works with this version of torch. Prepares it."""
     import torch
 
     table = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     found = _glance.prepare(torch.Tensor, torch.nn.Parameter, table)
-    # Were a mode to make something else of them, the caches would stay cold, and that is all.
+    # If a torch mode intercepts these calls, only the caches remain cold.
     with torch.inference_mode(False):
         one = torch.empty(1, device="cpu")
         probes = one, one.detach(), one.data
@@ -42,7 +42,7 @@ def has_table() -> bool:
 
 
 def pointers_of(tensors: list[torch.Tensor]) -> list[int]:
-    """Where plain tensors are."""
+    """The addresses of plain tensors."""
     if not tensors:  # a state without tensors needs no torch
         return []
     import torch
@@ -51,20 +51,20 @@ def pointers_of(tensors: list[torch.Tensor]) -> list[int]:
 
 
 def places_of(tensors: list[torch.Tensor]) -> Places:
-    """Where plain tensors are and how they lie."""
+    """The addresses and layouts of plain tensors."""
     found = _glance.places(tensors) if tensors and has_table() else None
     return _slow_places_of(tensors) if found is None else found
 
 
 def same_places(tensors: list[torch.Tensor], places: Places) -> bool:
-    """True if they are there, and lie as they did."""
+    """True if addresses and layouts have not changed."""
     if isinstance(places, bytes):
         return _glance.same_places(tensors, places)
     return _slow_places_of(tensors) == places
 
 
 def _slow_places_of(tensors: list[torch.Tensor]) -> Places:
-    # Strides and the number of elements tell the shape of a contiguous tensor.
+    # Strides and number of elements determine the shape of a contiguous tensor.
     if not tensors:
         return []
     import torch
@@ -78,18 +78,18 @@ def _slow_places_of(tensors: list[torch.Tensor]) -> Places:
 
 
 def versions_of(tensors: list[torch.Tensor], start: int = 0) -> bytes:
-    """How often PyTorch has seen the tensors from `start` on change: numbers of eight bytes."""
+    """The version counters of the tensors from `start` on, eight bytes each."""
     if start == len(tensors):
         return b""
     import torch
 
     has_table()
-    # Asking a subclass goes through Python otherwise.
+    # Otherwise calls on subclasses go through Python.
     with torch._C.DisableTorchFunctionSubclass():
         return _glance.versions(tensors, start)
 
 
 def first_difference(now: bytes, then: bytes) -> int:
-    """Where numbers of eight bytes differ that are not all equal."""
+    """The index of the first different eight-byte number."""
     pairs = zip(memoryview(now).cast("q"), memoryview(then).cast("q"), strict=True)
     return next(number for number, (a, b) in enumerate(pairs) if a != b)

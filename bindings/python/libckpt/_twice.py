@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two Checkpointers of one store in one process: of the two one is in the other's way."""
+"""Warnings for two Checkpointers of one store in one process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _another(path: str, own: Engine | None) -> bool:
 
 
 def note_open(engine: Engine) -> None:
-    """Warns if there is another one. Whichever saves first has the store."""
+    """Warns if there is another one. The one that saves first gets the store."""
     if _another(engine.path, engine):
         warnings.warn(
             f"{engine.path} is open in another Checkpointer of this process: whichever saves first "
@@ -36,6 +36,6 @@ def note_open(engine: Engine) -> None:
 
 
 def explained(error: BaseException, path: str, own: Engine | None = None) -> None:
-    """Adds to what is said of a store that is in use who in this process has it."""
+    """Adds to an InUseError that this process itself has the store open."""
     if isinstance(error, InUseError) and _another(path, own):
         error.message += ". It is another Checkpointer of this process: close that one first"

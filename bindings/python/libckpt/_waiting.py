@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting that lets Ctrl-C through."""
+"""Waits that Ctrl-C can interrupt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 
-#: Longest that a C call may hold off a KeyboardInterrupt, in milliseconds.
+#: Longest time that a C call may delay a KeyboardInterrupt, in milliseconds.
 SLICE_MS = 100
 
 
@@ -23,9 +23,9 @@ def wait_sliced(
     over: Callable[[], object] | None = None,
 ) -> int:
     """
-    Calls `call(milliseconds)` again and again until it no longer answers -ETIMEDOUT, or `timeout`
-    seconds have passed, or `over` says that waiting is no use: what is waited for may itself have
-    failed with -ETIMEDOUT. Between the calls Python handles signals, and `tick` is called.
+    Repeats `call(milliseconds)` until it returns something other than -ETIMEDOUT, or `timeout`
+    seconds have passed, or `over` returns something true: what is waited for may itself have failed
+    with -ETIMEDOUT. Between the calls Python handles signals, and `tick` is called.
     """
     end = None if timeout is None else time.monotonic() + timeout
     while True:
@@ -41,10 +41,10 @@ def wait_sliced(
             return code
 
 
-#: Seconds between looks at what others say, while a call waits for them.
+#: Seconds between two calls of `look`, while a call waits for other ranks.
 _LOOK = 0.3
 
-#: Seconds in which a call itself may come to what they have said.
+#: Seconds in which the call itself may return after that.
 _LEAVE = 2.0
 
 
@@ -55,11 +55,12 @@ def aside(
     look: Callable[[], BaseException | None] | None = None,
 ) -> _T:
     """
-    What a call that may wait for long gives. Ctrl-C, or what another signal handler raises, does
-    not wait for it, and neither does what `look` gives, which is asked now and then, if the call
-    does not end soon after: when it comes to its end then, what it gives is undone; None is, if it
-    has not begun, and then it never does. `keep` has what it gives before anything can come in
-    between; what is undone after that it must give back.
+    Makes a call that may take long on another thread, and returns its result. Ctrl-C, or another
+    exception of a signal handler, is raised without waiting for the call. So is the exception that
+    `look`, which is called repeatedly, returns, if the call does not end soon after. `undo` gets
+    the result of an abandoned call when it ends; or None if the call has not begun, and then it
+    never begins. `keep` gets the result before any interrupt can come. If `undo` is called after
+    that, it must reverse `keep`, too.
     """
     found: list[_T] = []
     failed: list[BaseException] = []
@@ -123,9 +124,9 @@ def wait_until(
     pause: Callable[[float], object] = time.sleep,
 ) -> None:
     """
-    Asks `is_over` again and again, at least every `most` seconds, until it says so. Raises `late()`
-    at the time `end` of time.monotonic(); None: never. `pause` waits between, in slices, so that
-    Ctrl-C gets through.
+    Calls `is_over` at least every `most` seconds until it returns True. Raises `late()` at the time
+    `end` of time.monotonic(); None: never. `pause` waits in between, in slices, so that Ctrl-C
+    works.
     """
     while not is_over():
         left = most if end is None else end - time.monotonic()

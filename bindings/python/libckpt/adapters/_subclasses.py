@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Tensors that wrap others (`__tensor_flatten__`): quantized moments and weights, alone and as what a
-DTensor holds on a rank. What they wrap is stored, and what they say of themselves.
+Tensors that wrap other tensors (`__tensor_flatten__`): quantized moments and weights, alone and as
+the local tensor of a DTensor. The inner tensors are stored, and the class, size and context.
 
     {"$wrapper": {"class": "module:name", "size": [...], "stride": [...], "context": VALUE,
                   "inner": {name: VALUE}}}
     {"$spread": {"whole": [...], "mesh": [...], "placements": [...], "local": {"$wrapper": ...}}}
 
-In a DTensor all inner tensors are each rank's own, and come back to the same mesh only: of scales
-of blocks nobody knows which rows of the whole they are of.
+In a DTensor all inner tensors are each rank's own, and can be restored on the same mesh only: it is
+not known which rows of the whole tensor a scale of a block belongs to.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class Encoder(Protocol):
-    """As much as is needed of _json_values.Encoder."""
+    """The methods of _json_values.Encoder that are used here."""
 
-    #: what is encoded is handed to an object's load_state_dict()
+    #: the value is given to an object's load_state_dict()
     handed: bool
 
     def encode(self, value: Any, path: Path, depth: int = 0) -> Json:
@@ -42,18 +42,18 @@ class Encoder(Protocol):
         """The node of a plain tensor."""
 
 
-#: Tags of such tensors.
+#: Tags of the nodes of such tensors.
 WRAPPED = ("$wrapper", "$spread")
 
 
 def wraps(value: Any) -> bool:
-    """True for a tensor that wraps others, be it as its part of a DTensor."""
+    """True for a tensor that wraps others, also as the local tensor of a DTensor."""
     if is_spread(value):
         return is_dtensor(value) and wraps(dtensor_memory(value))
     return _may_wrap(type(value))
 
 
-#: Where torch has classes that wrap tensors for a while, or say less of them than a step needs.
+#: Modules of torch with classes that are temporary, or do not describe themselves completely.
 _INNER = ("torch._", "torch.distributed.", "torch.nested.")
 
 
@@ -69,12 +69,12 @@ _may_wrap: Callable[[Any], bool] = functools.lru_cache(maxsize=1024)(_has_parts)
 
 
 def is_wrapped(node: Json) -> bool:
-    """True for what encode() gives."""
+    """True for a node of encode()."""
     return isinstance(node, dict) and tag_of(node) in WRAPPED
 
 
 def wrapped_class(node: Json) -> str:
-    """What a node says that the tensor is, for a message."""
+    """The description of a node, for a message."""
     if not is_wrapped(node):
         return "no tensor"
     local = node["$wrapper"] if "$wrapper" in node else node["$spread"]["local"]["$wrapper"]
@@ -86,7 +86,7 @@ def class_text(value: Any) -> str:
 
 
 def encode(enc: Encoder, value: Any, path: Path, *, own: bool = False) -> Json:
-    """The node of such a tensor. `own`: every rank has another one, as it has in a DTensor."""
+    """The node of such a tensor. `own`: it is each rank's own, like in a DTensor."""
     if not is_dtensor(value):
         return _encode_local(enc, value, path, own=own)
     local = dtensor_memory(value)
@@ -107,7 +107,7 @@ def encode(enc: Encoder, value: Any, path: Path, *, own: bool = False) -> Json:
 
 
 def owns_in(node: Json) -> dict[str, str]:
-    """Of what a rank's own tensor wraps: the names that it is stored under, by the usual ones."""
+    """For inner tensors of each rank's own: the stored names, by the names for all ranks."""
     found: dict[str, str] = {}
     for part in node["$wrapper"]["inner"].values():
         if "$wrapper" in part:
@@ -134,7 +134,7 @@ def _encode_local(enc: Encoder, value: Any, path: Path, *, own: bool) -> Json:
 
 
 def flatten(value: Any, where: Path | str) -> tuple[list[str], Any, list[Any]]:
-    """What it says of itself: the names of what it wraps, something beside, and what it wraps."""
+    """The names of its inner tensors, its context, and the inner tensors."""
     with asking(where, "__tensor_flatten__"):
         names, context = value.__tensor_flatten__()
         return list(names), context, [getattr(value, name) for name in names]
@@ -154,7 +154,7 @@ def _check_class(value: Any, path: Path) -> None:
 
 
 def _encode_context(enc: Encoder, value: Any, context: Any, path: Path) -> Json:
-    """It is needed before anything is read, and nothing can be put into its place."""
+    """The node of a size or context, which must not have tensors: it is needed before reading."""
     what = f"{path_text(path)} is a {class_text(value)}, which wraps tensors, and what its "
     what += "__tensor_flatten__() says of it beside them"
     try:
@@ -181,7 +181,7 @@ def _is_plain(node: Json) -> bool:
 
 
 def spread_like(part: torch.Tensor, of: Any) -> Any:
-    """A part as that box of the whole which `of` holds."""
+    """A local tensor as a DTensor with the layout of `of`."""
     from torch.distributed.tensor import DTensor
 
     return DTensor.from_local(
@@ -195,23 +195,23 @@ def spread_like(part: torch.Tensor, of: Any) -> Any:
 
 
 def empty_like(value: Any, dtype: Any) -> Any:
-    """Memory for a plain tensor of that shape, which lies as this one does."""
+    """Memory for a plain tensor of that shape, with the layout of this one."""
     import torch
 
     if not wraps(value):
         return torch.empty_like(value, dtype=dtype, requires_grad=False)
-    # What the class itself would make wraps memory as well.
+    # The class itself would create a wrapper.
     here = memory_of(value)
     fresh = torch.empty(here.shape, dtype=dtype, device=here.device)
     return spread_like(fresh, value) if is_dtensor(value) else fresh
 
 
 def class_of(name: str) -> Any:
-    """The class of that name, if this program has it."""
+    """The class of that name, if the program has imported it."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for step in path.split("."):
-        # Not getattr(): some modules import what they are asked for.
+        # Not getattr(), because some modules import by that.
         found = getattr(found, "__dict__", {}).get(step)
     torch = sys.modules.get("torch")
     if (
@@ -240,7 +240,7 @@ def unflatten(node: dict[str, Json], inner: dict[str, Any], context: Any, where:
 
 
 def check(tag: str, node: Json) -> None:
-    """Raises for what decode() and decode_spread() could not make."""
+    """Raises for nodes that decode() and decode_spread() cannot create."""
     if tag == "$spread":
         raise only_there(node)
     if type(node["class"]) is not str:
@@ -249,13 +249,13 @@ def check(tag: str, node: Json) -> None:
 
 
 def decode(value_of: Callable[[Json], Any], node: Json) -> Any:
-    """The tensor of a "$wrapper" node, out of inner ones that were read."""
+    """The tensor of a "$wrapper" node, from inner tensors that were read."""
     inner = {name: value_of(part) for name, part in node["inner"].items()}
     return unflatten(node, inner, value_of(node.get("context")), "a tensor of the checkpoint")
 
 
 def only_there(node: Json) -> UnsupportedError:
-    """What a DTensor wraps is no tensor without the ranks that hold it."""
+    """Raises: the local tensor of a DTensor has no meaning without the other ranks."""
     return UnsupportedError(
         f"the checkpoint holds a {node['local']['$wrapper']['class']} of shape {node['whole']}, "
         "spread over ranks: resume() puts it back on the same mesh, where the state has one in its "

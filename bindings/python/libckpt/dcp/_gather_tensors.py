@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that one rank gives to a step."""
+"""Collects the tensors that one rank saves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def on_host(value: torch.Tensor) -> torch.Tensor:
 
 
 class Gathered:
-    """The tensors so far. Takes also what an encoder stores as tensors."""
+    """The tensors so far. Also a sink for the encoder."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -41,15 +41,15 @@ class Gathered:
         self._names: list[bytes] = []
         self._described: list[Described] = []
         self.aliases: list[tuple[bytes, bytes]] = []
-        #: what must live until the tensors have been copied
+        #: objects that must live until the tensors are copied
         self.keep: list[Any] = []
 
     def block(self) -> Block:
-        """For the engine."""
+        """The block for the engine."""
         return Block(self._names, self._described, [False] * len(self._names))
 
     def add(self, name: str, what: Described, keep: Any) -> None:
-        """Takes a tensor whose memory `keep` keeps alive."""
+        """Adds a tensor. `keep` keeps its memory alive."""
         if name in self._used:
             raise UnsupportedStateError(
                 f"{name}: this rank holds several boxes of it, and only one can be saved: make it "
@@ -59,7 +59,7 @@ class Gathered:
         data = encode_name(name, name)
         self._used.add(name)
         self.keep.append(keep)
-        # Tied weights. Of those that are spread over ranks another rank may have another pair.
+        # Tied weights. Not distributed ones, because other ranks may have other pairs.
         if what.whole is None and 0 not in what.shape:
             first = self._known.setdefault(what, data)
             if first is not data:
@@ -76,10 +76,10 @@ class Gathered:
             name = f"{wanted}~{number}"
         return name
 
-    # What an encoder asks for. The parts of a value are each rank's own.
+    # The sink. Tensors in values are each rank's own.
 
     def put_tensor(self, value: Any, path: Path, *, own: bool = False) -> str:
-        """Stores a torch tensor that is a part of a value."""
+        """Stores a torch tensor in a value."""
         del own
         where = path_text(path)
         if is_spread(value):
@@ -94,7 +94,7 @@ class Gathered:
 
     def put_array(self, value: Any, path: Path) -> str:
         """Stores a NumPy array."""
-        if not is_whole(value):  # one member of a structured array
+        if not is_whole(value):  # a member of a structured array
             value = value.copy()
         return self._put(path, describe_array(value), value)
 

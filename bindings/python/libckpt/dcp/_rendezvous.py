@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """
-Whether all ranks come to a save with the same step, and go on from the same one.
+Checks that all ranks begin a save with the same step, and continue from the same one.
 
-Each says so in the job's key-value store before torch's first collective, under one key that it
-writes over from save to save, and looks at what the others have said when that is over. What cannot
-go well raises at once then, where the engine would wait for the ranks that are to come.
+Before the first collective of torch, each rank writes its record to the job's key-value store,
+under one key that it overwrites at each save. After the collective it reads the records of the
+others. A difference raises at once. Without this, the engine would wait for the missing ranks.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ T = TypeVar("T")
 #: A step, by generation and number.
 Place = tuple[int, int]
 
-#: Seconds between looking and looking again for what is not there yet.
+#: Seconds between two reads of a key that does not exist yet.
 _PAUSE = 0.005
 #: Without collectives a rank may not have said yet what is of this save.
 _AGAIN = 5.0
-#: Seconds for an answer of the store of keys beyond what is waited for anyway.
+#: Seconds for answers of the key-value store, in addition to the timeout of the wait.
 _SLACK = 10.0
 
 
 class Word(NamedTuple):
-    """What one rank comes to a save with."""
+    """The record of a rank for a save."""
 
     step: int
-    #: what it has loaded since the last save
+    #: the step that it has loaded since the last save
     loaded: Place | None
     #: the last save that it knows to be committed
     tip: Place | None
     nonce: str = ""
-    #: it could not read what rank 0 has told of what all have planned
+    #: it could not read the plans that rank 0 has published
     missed: bool = False
 
 
 def difference(path: str, words: list[Word]) -> errors.MismatchError | None:
-    """Why the ranks cannot save together; None: they can. Rank 0's word is the first."""
+    """Why the ranks cannot save together; None: they can. The first record is of rank 0."""
     first = words[0]
     place = adopted(words)
     for rank, word in enumerate(words):
@@ -74,8 +74,8 @@ def difference(path: str, words: list[Word]) -> errors.MismatchError | None:
 
 def adopted(words: list[Word]) -> Place | None:
     """
-    What a rank has loaded that is not what it has saved last. All go on from there together, or
-    none does: it is read by all of them.
+    The step that the ranks have loaded, if it is not the last saved one. All of them must have
+    loaded it.
     """
     news = [word.loaded for word in words if word.loaded and word.loaded != word.tip]
     return news[0] if news else None
@@ -86,7 +86,7 @@ def _text(place: Place | None) -> str:
 
 
 class Rendezvous:
-    """The ranks that save to one store, as one of them sees them."""
+    """One of the ranks that save to a store."""
 
     def __init__(
         self, opening: Opening, path: str, patience: float, peers: tuple[int, ...] = ()
@@ -97,40 +97,41 @@ class Rendezvous:
         self._path = path
         self._patience = patience
         self._mine = Word(0, None, None)
-        #: what all ranks call the save that they have come to
+        #: key of the current save, the same on all ranks
         self.name = ""
-        #: the last that was taken for an answer, by rank
+        #: the last record that was read, by rank
         self._seen: dict[int, str] = {}
-        #: those that write into one store with this rank, where every node has one
+        #: the ranks that write to the store of this rank, if every node has one
         self._peers = peers
-        #: of rank 0: on which node each rank is
+        #: rank 0: the node of each rank
         self.nodes = opening.nodes
-        #: what each of them holds, the digest of that, and the last save that it has said it for
+        #: what each of them holds, its digest, and the last save that it was published for
         self._held: dict[int, bytes] = {}
         self._digests: dict[int, str] = {}
         self._held_for: dict[int, str] = {}
-        #: the key that has what this rank holds; and those that nobody needs after the save
+        #: the key of what this rank holds; and keys that are not needed after the save
         self._where = ""
         self._keys: list[str] = []
-        #: what all ranks have planned, and what rank 0 has said of that for this save
+        #: the plans of all ranks, and what rank 0 has published of them for this save
         self._planned = Planned(self._prefix)
         self._told: list[Any] | None = None
         self._missed = False
-        #: others may have gone on with the save, whether this rank does or not
+        #: other ranks may have continued with the save
         self.is_open = False
 
     def say(self, step: int, loaded: Place | None, tip: Place | None) -> None:
-        """What this rank comes with. On return the others can read it."""
+        """Publishes the record of this rank. The others can read it when this returns."""
         self._mine = Word(step, loaded, tip, os.urandom(8).hex(), self._missed)
         self._put({self._key(self._rank): json.dumps(self._mine).encode()}, [])
 
     def agree(self, *, collective: bool, planned: Absent | None = None) -> Place | None:
         """
-        What all ranks go on from, if some of them do not yet. Raises if they do not come with the
-        same. `collective`: all of them have said their words. `planned`, of rank 0: by all.
+        Compares the records. Returns the step that all ranks continue from, if some of them do not
+        yet. Raises if the records differ. `collective`: all records were written. `planned`: on
+        rank 0, the plans of all ranks.
         """
         ranks = range(self._world) if self._rank == 0 else (0, self._rank)
-        self.is_open = self._rank > 0  # rank 0 need not wait for what this one hears
+        self.is_open = self._rank > 0  # rank 0 does not depend on what this rank reads
         words = self._hear(ranks, collective=collective)
         self.name = words[0].nonce
         if any(word.missed for word in words):
@@ -138,7 +139,7 @@ class Rendezvous:
         why = difference(self._path, words if self._rank == 0 else [words[0], self._mine])
         if self._rank > 0 and why is not None:
             self.is_open = False
-            # Of two words; the second is this rank's.
+            # Of two records. The second is of this rank.
             said = why.message.replace("and rank 1 ", f"and rank {self._rank} ", 1)
             raise errors.MismatchError(said, code=why.code, step=why.step, rank=self._rank)
         if self._rank == 0:
@@ -160,7 +161,7 @@ class Rendezvous:
         return place
 
     def _tell_planned(self, planned: Absent | None) -> list[Any] | None:
-        """Whatever becomes of it, the others wait for what comes after it."""
+        """Marks the save as seen, also after a failure: the others wait for the next one."""
         try:
             return self._planned.tell(planned, self._put)
         except Exception as error:
@@ -168,7 +169,7 @@ class Rendezvous:
             return None
 
     def _warn(self, what: str, error: Exception) -> None:
-        """Of a list without which the step is saved all the same."""
+        """Publishes plans. The step is saved even if that fails."""
         logger.warning(
             "step %d of %s: %s, and what only other nodes have is not listed in the store of a "
             "node: %s",
@@ -196,7 +197,7 @@ class Rendezvous:
         return _place(found["place"])
 
     def _hear(self, ranks: Any, *, collective: bool) -> list[Word]:
-        """The words of some ranks, rank 0's first."""
+        """The records of some ranks, that of rank 0 first."""
         keys = [self._key(rank) for rank in ranks]
 
         def look() -> list[Word] | None:
@@ -211,7 +212,7 @@ class Rendezvous:
         def look_twice() -> list[Word] | None:
             words = self._until(look)
             end = time.monotonic() + _AGAIN
-            # One may be of a save that has failed before it was looked at.
+            # A record may be of an earlier save that failed before it was read.
             while words and not collective and difference("", words) and time.monotonic() < end:
                 time.sleep(_PAUSE)
                 words = self._until(look)
@@ -224,15 +225,15 @@ class Rendezvous:
         self._seen.update((rank, word.nonce) for rank, word in zip(ranks, words, strict=True))
         return words
 
-    # Where every node has a store of its own.
+    # If every node has a store.
 
     @property
     def held(self) -> bytes | None:
-        """What this rank has said last that it holds."""
+        """What this rank has published last that it holds."""
         return self._held.get(self._rank)
 
     def tell_held(self, packed: bytes) -> None:
-        """Says to the others of the node what this rank holds."""
+        """Publishes what this rank holds, for the others of the node."""
         if self._peers == (self._rank,):
             self._held[self._rank] = packed
             return
@@ -241,8 +242,8 @@ class Rendezvous:
         new: dict[str, bytes] = {}
         old: list[str] = []
         if self._digests.get(self._rank) != digest:
-            self._digests.pop(self._rank, None)  # until it is there
-            # No name is used twice: what drops an old key may come late.
+            self._digests.pop(self._rank, None)  # until it is written
+            # Keys are never reused, because an old one may be deleted late.
             self._where = f"{key}/{self._mine.nonce}"
             old, self._keys = self._keys, [self._where]
             new[self._where] = digest.encode() + packed
@@ -251,7 +252,7 @@ class Rendezvous:
         self._held[self._rank], self._digests[self._rank] = packed, digest
 
     def hear_held(self, *, collective: bool) -> dict[int, bytes]:
-        """What each rank of the node holds. `collective`: all of them have said so."""
+        """What each rank of the node holds. `collective`: all of them have published it."""
         others = [rank for rank in self._peers if rank != self._rank]
         keys = [self._held_key(rank) for rank in others]
 
@@ -274,7 +275,7 @@ class Rendezvous:
                     if not text.startswith(digest.encode()):
                         if look() == words:
                             raise self._lost(rank)
-                        return read()  # it says something else by now
+                        return read()  # it has published something new since
                     self._held[rank], self._digests[rank] = text[len(digest) :], digest
                 self._held_for[rank] = nonce
             return words is not None
@@ -284,7 +285,7 @@ class Rendezvous:
         return {rank: self._held[rank] for rank in (*others, self._rank)}
 
     def hear_planned(self) -> Absent | None:
-        """What all ranks have planned, for the lowest one of a node; None: that is not known."""
+        """The plans of all ranks, for the lowest rank of a node; None: unknown."""
         if self._peers[0] != self._rank or self._told is None:
             return None
         self._missed = True
@@ -297,17 +298,17 @@ class Rendezvous:
         return found
 
     def committed(self) -> None:
-        """All ranks have had what they wanted to know of each other for a save."""
+        """All ranks have read what they need for a save: deletes keys."""
         old, self._keys = [*self._keys, *self._planned.take()], []
         if not old:
             return
         try:
             self._put({}, old)
-        except errors.NetworkError as error:  # they stay there, and harm nobody
+        except errors.NetworkError as error:  # the keys remain, which does no harm
             logger.debug("%s: %s", self._path, error)
 
     def failed(self) -> None:
-        """Not all need have heard what this rank has said for a save: the next says it anew."""
+        """Some ranks may not have read what this rank published: the next save does it anew."""
         self._digests.pop(self._rank, None)
         self._planned.forget()
 
@@ -316,22 +317,22 @@ class Rendezvous:
 
     @property
     def nonce(self) -> str:
-        """Tells the save that this rank has come to from others."""
+        """Identifies the current save."""
         return self._mine.nonce
 
     def tell_end(self, nonce: str, error: errors.CheckpointError | None) -> None:
-        """Says to rank 0 what became of a save in the store of this node."""
+        """Tells rank 0 the outcome of a save in the store of this node."""
         code, why = (0, "") if error is None else (error.code or -errno.EIO, error.message)
         text = json.dumps([nonce, code, why[:2000]]).encode()
         try:
             self._table.write(f"{self._prefix}/end/{self._rank}", text)
-        except RuntimeError as lost:  # rank 0 will have waited in vain
+        except RuntimeError as lost:  # rank 0 will wait in vain
             logger.warning("%s: rank 0 is not told: %s", self._path, str(lost).partition("\n")[0])
 
     def hear_ends(self, patience: float, of: float) -> None:
         """
-        Of rank 0: waits until the step is in the stores of all nodes. Raises if it is not in what
-        is left `of` the time that a save has.
+        Rank 0: waits until the step is committed in the stores of all nodes. Raises if it is not,
+        within the time that is left `of` the timeout of the save.
         """
         missing = {rank: f"{self._prefix}/end/{rank}" for rank in keepers(self.nodes) if rank}
 
@@ -370,16 +371,16 @@ class Rendezvous:
     def _key(self, rank: int) -> str:
         return f"{self._prefix}/{rank}"
 
-    # What of this comes late changes nothing here: what is known then is up to who has asked.
+    # The following calls may be abandoned. So they change no fields, and return their results.
 
     def _put(self, new: dict[str, bytes], old: list[str]) -> None:
-        """Writes keys, and drops others. On return the others can read the new ones."""
+        """Writes keys, and deletes others. The new ones can be read when this returns."""
         table = self._table
 
         def put() -> None:
             for key, value in new.items():
                 table.write(key, value)
-            # Not every store says when it has a value; it answers in turn, though.
+            # A write may have no answer. The store answers in order, so a read confirms it.
             for key in list(new)[-1:]:
                 table.read(key)
             for key in old:
@@ -417,7 +418,7 @@ class Rendezvous:
         )
 
     def _limited(self, call: Callable[[], T], patience: float) -> T:
-        """Calls it on a thread that may be left behind: a store that hangs has no deadlines."""
+        """Makes a call on a thread that is abandoned after a timeout, because a store may hang."""
         found: list[T] = []
         failed: list[BaseException] = []
 
@@ -444,7 +445,7 @@ class Rendezvous:
         ) from (failed[0] if failed else None)
 
     def _mend(self) -> None:
-        """The next save has another connection, if there is one to be had."""
+        """Connects again for the next save, if possible."""
 
         def connect() -> None:
             try:
