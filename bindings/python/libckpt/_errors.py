@@ -43,7 +43,7 @@ __all__ = [
 
 
 class CheckpointWarning(UserWarning):
-    """Something went wrong and the training goes on: a save failed, or a step is damaged."""
+    """A warning of libckpt, for example of a failed save after which the training goes on."""
 
 
 class CheckpointError(Exception):
