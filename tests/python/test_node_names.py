@@ -277,7 +277,7 @@ def test_the_last_of_many_finds_out() -> None:
             assert found.why is None
         why = Names(table, "p", 50).compare({f"w{bad}": "F64 [4]"}, "1-1").why
         assert why is not None
-        assert f"F32 [4] says rank {bad}, F64 [4] says rank 50" in why
+        assert f"F32 [4] on rank {bad}, F64 [4] on rank 50" in why
 
 
 def test_ranks_that_have_all_alike_ask_nobody() -> None:
@@ -400,7 +400,7 @@ def test_a_commit_is_of_the_save_that_has_committed() -> None:
     # It is new for this rank, though it has looked at it in vain before.
     why = mine.compare(B, "1-3").why
     assert why is not None
-    assert "F32 [9] says rank 1, F32 [3] says rank 0" in why
+    assert "F32 [9] on rank 1, F32 [3] on rank 0" in why
 
 
 @pytest.mark.parametrize("how", ["thread", "drop"])
@@ -465,4 +465,4 @@ def test_what_two_mean() -> None:
     assert difference(A, 1, C, 0) is None
     why = difference(B, 3, A, 2)
     assert why is not None
-    assert "F32 [2] says rank 2, F32 [3] says rank 3" in why
+    assert "F32 [2] on rank 2, F32 [3] on rank 3" in why

@@ -136,8 +136,8 @@ class Slow:
         if len(groups) > _GROUPS_MAX and not self._said:
             self._said = True
             warnings.warn(
-                f"this rank shares tensors with {len(groups)} groups of ranks, and whether they "
-                f"hold the same is found out for {_GROUPS_MAX} of them only",
+                f"this rank shares tensors with {len(groups)} groups of ranks, but only those "
+                f"of {_GROUPS_MAX} groups are compared",
                 CheckpointWarning,
                 stacklevel=6,
             )

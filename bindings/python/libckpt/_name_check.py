@@ -49,9 +49,9 @@ def difference(mine: Meanings, rank: int, others: Meanings, other: int) -> str |
     for name in sorted(mine.keys() & others.keys()):
         if mine[name] != others[name]:
             return (
-                f"the ranks do not agree about {name!r}: {others[name]} says rank {other}, "
-                f"{mine[name]} says rank {rank}; one name is one tensor of the whole job, and what "
-                "is each rank's own needs a name of its own"
+                f"the ranks do not agree about {name!r}: {others[name]} on rank {other}, "
+                f"{mine[name]} on rank {rank}; a name must mean the same tensor in the whole job: "
+                "give tensors that are each rank's own different names"
             )
     return None
 

@@ -239,9 +239,9 @@ class Planner:
             if stages and not fits and not self._said_changed:
                 self._said_changed = True
                 warnings.warn(
-                    "the modules in the state have other names than they had when the Checkpointer "
-                    "was made, so that all ranks must have the same, and no stages of a pipeline "
-                    "are saved any more: make another Checkpointer of the new modules",
+                    "the modules in the state have other names than when the Checkpointer was "
+                    "made. All ranks must now have the same names, and stages of a pipeline are "
+                    "not saved: make another Checkpointer with the new modules",
                     CheckpointWarning,
                     stacklevel=7,
                 )

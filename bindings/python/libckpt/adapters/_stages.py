@@ -254,10 +254,10 @@ class Stages:
         same = self.fits(now) and now.others.keys() == self._told.others.keys()
         if self._wrong and same:
             raise MismatchError(
-                f"the ranks do not have the same tensors: {self._wrong}. No step of theirs would "
-                "be committed. Give all ranks the same, or each stage names of the whole model; "
-                "name what each rank has of its own in per_rank=; or let each rank save into a "
-                "store of its own, with distributed=False"
+                f"the ranks do not have the same tensors: {self._wrong}. No step would be "
+                "committed. Give all ranks the same tensors, or give each stage the names of the "
+                "whole model; name tensors that are each rank's own in per_rank=; or save each "
+                "rank to its own store, with distributed=False"
             )
 
 
