@@ -143,6 +143,11 @@ int ckpt_error_copy(const struct ckpt_error *err, struct ckpt_error *ret_error)
 	return err->code;
 }
 
+bool ckpt_code_is_damage(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
+}
+
 bool ckpt_fail_said(struct ckpt_error *err, int code, const struct ckpt_where *where,
 	const struct ckpt_error *said)
 {

@@ -34,6 +34,9 @@ int ckpt_fail_at(
 bool ckpt_fail_said(struct ckpt_error *err, int code, const struct ckpt_where *where,
 	const struct ckpt_error *said);
 
+/* What was read is missing, cut short, changed, or malformed. */
+bool ckpt_code_is_damage(int code);
+
 /* "No space left on device (ENOSPC)": the text of -errno and library codes in messages. */
 const char *ckpt_code_text(int code);
 

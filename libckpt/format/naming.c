@@ -12,6 +12,11 @@
 #define GENERATION_DIGITS 6
 #define CATALOG_SUFFIX    ".catalog"
 #define TOMBSTONE_SUFFIX  ".tombstone"
+#define RANK_PREFIX       "rank-"
+#define RANK_DIGITS       5 /* at least; ranks from 100000 on have six */
+#define RANK_DIGITS_MAX   6
+#define SHARD_SUFFIX      ".safetensors"
+#define INDEX_SUFFIX      ".index"
 
 CKPT_PRINTF(2, 3) static void put(char *out, const char *fmt, ...)
 {
@@ -83,14 +88,16 @@ void ckpt_name_shard(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt)
 {
 	CKPT_ASSERT(ckpt_attempt_valid(attempt));
-	put_in_step(out, generation, step, "/rank-%05u.%s.safetensors", rank, attempt);
+	put_in_step(out, generation, step, "/" RANK_PREFIX "%0*u.%s" SHARD_SUFFIX, RANK_DIGITS,
+		rank, attempt);
 }
 
 void ckpt_name_index(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt)
 {
 	CKPT_ASSERT(ckpt_attempt_valid(attempt));
-	put_in_step(out, generation, step, "/rank-%05u.%s.index", rank, attempt);
+	put_in_step(out, generation, step, "/" RANK_PREFIX "%0*u.%s" INDEX_SUFFIX, RANK_DIGITS,
+		rank, attempt);
 }
 
 void ckpt_name_catalog(char *out, uint64_t generation, const struct ckpt_digest *digest)
@@ -190,4 +197,42 @@ bool ckpt_parse_catalog(const char *name, struct ckpt_digest *ret_digest)
 	memcpy(hex, name, digits);
 	hex[digits] = 0;
 	return ckpt_digest_parse(hex, ret_digest);
+}
+
+/* The decimal number of a rank and a dot. Returns what follows; NULL: it is not one, or not as a writer puts it. */
+static const char *parse_rank(const char *name, uint32_t *ret_rank)
+{
+	uint32_t rank = 0;
+	unsigned digits = 0;
+
+	while (digits < RANK_DIGITS_MAX && name[digits] >= '0' && name[digits] <= '9')
+		rank = rank * 10 + (uint32_t)(name[digits++] - '0');
+	if (digits < RANK_DIGITS || name[digits] != '.')
+		return NULL;
+	if (digits > RANK_DIGITS && name[0] == '0')
+		return NULL;
+	*ret_rank = rank;
+	return name + digits + 1;
+}
+
+bool ckpt_parse_rank_file(
+	const char *name, uint32_t *ret_rank, enum ckpt_rank_file *ret_file, char *ret_attempt)
+{
+	char attempt[CKPT_ATTEMPT_CHARS] = "";
+	uint32_t rank = 0;
+
+	if (strncmp(name, RANK_PREFIX, strlen(RANK_PREFIX)) != 0)
+		return false;
+	name = parse_rank(name + strlen(RANK_PREFIX), &rank);
+	if (!name || strlen(name) < CKPT_ATTEMPT_CHARS)
+		return false;
+	memcpy(attempt, name, CKPT_ATTEMPT_CHARS - 1);
+	name += CKPT_ATTEMPT_CHARS - 1;
+	bool shard = strcmp(name, SHARD_SUFFIX) == 0;
+	if (!ckpt_attempt_valid(attempt) || (!shard && strcmp(name, INDEX_SUFFIX) != 0))
+		return false;
+	*ret_rank = rank;
+	*ret_file = shard ? CKPT_RANK_SHARD : CKPT_RANK_INDEX;
+	memcpy(ret_attempt, attempt, sizeof(attempt));
+	return true;
 }

@@ -11,6 +11,12 @@
 #define CKPT_NAME_MARKER    "ckpt.json"
 #define CKPT_NAME_GENS      "gens"
 
+/* What a rank has in a step. */
+enum ckpt_rank_file {
+	CKPT_RANK_SHARD,
+	CKPT_RANK_INDEX,
+};
+
 /* `out` has CKPT_PATH_MAX bytes. 1 <= generation <= CKPT_GENERATION_MAX, step <= CKPT_STEP_MAX. */
 void ckpt_name_claim(char *out, uint64_t generation);               /* gens/000001.json */
 void ckpt_name_generation(char *out, uint64_t generation);          /* g000001 */
@@ -37,5 +43,8 @@ bool ckpt_parse_step(const char *name, uint64_t *ret_step);             /* step-
 bool ckpt_parse_tombstone(const char *name, uint64_t *ret_step); /* step-0000000100.tombstone */
 bool ckpt_parse_remote(const char *name, uint64_t *ret_number);  /* remote-0000000001.json */
 bool ckpt_parse_catalog(const char *name, struct ckpt_digest *ret_digest);
+/* rank-00007.ATTEMPT.safetensors, rank-00007.ATTEMPT.index. `ret_attempt` has CKPT_ATTEMPT_CHARS bytes. */
+bool ckpt_parse_rank_file(
+	const char *name, uint32_t *ret_rank, enum ckpt_rank_file *ret_file, char *ret_attempt);
 
 #endif

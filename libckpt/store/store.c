@@ -5,6 +5,9 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/error.h"
+
 void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err)
 {
 	*op = (struct ckpt_store_op){.waiter = waiter, .err = err, .slot = -1};
@@ -282,6 +285,31 @@ void ckpt_store_lock_byte(struct ckpt_store *s, struct ckpt_store_op *op, const 
 const char *ckpt_store_tier(const struct ckpt_store *store)
 {
 	return store->tier ? store->tier : store->ops->tier;
+}
+
+int ckpt_store_fail(const struct ckpt_store_op *op, const char *doing,
+	const struct ckpt_error *said, struct ckpt_error *err)
+{
+	const struct ckpt_where where = {.tier = ckpt_store_tier(op->store), .file = op->path};
+
+	if (said && ckpt_fail_said(err, op->result, &where, said))
+		return op->result;
+	return ckpt_fail_at(err, op->result, &where, "cannot %s %s in %s: %s", doing, op->path,
+		op->store->label, ckpt_code_text(op->result));
+}
+
+void ckpt_store_drop_data(struct ckpt_store_op *op)
+{
+	ckpt_free(op->data);
+	op->data = NULL;
+}
+
+struct ckpt_listing ckpt_store_take_listing(struct ckpt_store_op *op)
+{
+	struct ckpt_listing names = op->listing;
+
+	op->listing = (struct ckpt_listing){0};
+	return names;
 }
 
 void ckpt_store_close(struct ckpt_store *store)

@@ -193,8 +193,19 @@ bool ckpt_store_is_unreadable(int code);
 /* Prepares `op` for its first use: who is woken, where failures are worded. Keeps both, `stop` and `not_after_ns`, afterwards. */
 void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err);
 
+/* Frees the answer of a GET. */
+void ckpt_store_drop_data(struct ckpt_store_op *op);
+/* Moves the answer of a LIST to the caller, who frees `names`. */
+struct ckpt_listing ckpt_store_take_listing(struct ckpt_store_op *op);
+
 /* Which tier it is, for error records. */
 const char *ckpt_store_tier(const struct ckpt_store *store);
+/*
+ * Records that `op` failed: "cannot DOING PATH in STORE", or the words of a remote store, if they are in `said` (NULL:
+ * nowhere). Returns the code.
+ */
+int ckpt_store_fail(const struct ckpt_store_op *op, const char *doing,
+	const struct ckpt_error *said, struct ckpt_error *err);
 
 void ckpt_store_close(struct ckpt_store *store);
 

@@ -142,6 +142,42 @@ static void test_catalogs(void **state)
 		assert_false(ckpt_parse_catalog(bad[i], &back));
 }
 
+static void test_rank_files(void **state)
+{
+	static const uint32_t ranks[] = {0, 9, 12345, 99999, 100000, 999999};
+	static const char *const bad[] = {"", "rank-", "rank-00001", "rank-00001.index",
+		"rank-0001." ATTEMPT ".index", "rank-000001." ATTEMPT ".index",
+		"rank-1000000." ATTEMPT ".index", "rank-00001." ATTEMPT, "rank-00001." ATTEMPT ".",
+		"rank-00001." ATTEMPT ".indexes", "rank-00001." ATTEMPT ".index.tmp-" ATTEMPT,
+		"rank-00001.0123456789ABCDEF.index", "rank-00001.0123456789abcde.index",
+		"rank-00001." ATTEMPT "0.index", "rank-+0001." ATTEMPT ".index",
+		"rank-00001." ATTEMPT ".ckpt", "rank-00001." ATTEMPT ".safetensor",
+		"xrank-00001." ATTEMPT ".index", "rank-00001-" ATTEMPT ".index"};
+	char out[CKPT_PATH_MAX];
+	char attempt[CKPT_ATTEMPT_CHARS] = "same";
+	enum ckpt_rank_file file;
+	uint32_t rank;
+
+	(void)state;
+	for (size_t i = 0; i < COUNT(ranks); i++) {
+		ckpt_name_shard(out, 1, 2, ranks[i], ATTEMPT);
+		assert_true(ckpt_parse_rank_file(strrchr(out, '/') + 1, &rank, &file, attempt));
+		assert_int_equal(rank, ranks[i]);
+		assert_int_equal(file, CKPT_RANK_SHARD);
+		assert_string_equal(attempt, ATTEMPT);
+		ckpt_name_index(out, 1, 2, ranks[i], "fedcba9876543210");
+		assert_true(ckpt_parse_rank_file(strrchr(out, '/') + 1, &rank, &file, attempt));
+		assert_int_equal(rank, ranks[i]);
+		assert_int_equal(file, CKPT_RANK_INDEX);
+		assert_string_equal(attempt, "fedcba9876543210");
+	}
+	rank = 77;
+	for (size_t i = 0; i < COUNT(bad); i++)
+		if (ckpt_parse_rank_file(bad[i], &rank, &file, attempt) || rank != 77)
+			fail_msg("'%s' is read as %u", bad[i], rank);
+	assert_string_equal(attempt, "fedcba9876543210");
+}
+
 static void test_attempts(void **state)
 {
 	static const char *const bad[] = {"", "0123456789abcde", "0123456789abcdef0",
@@ -160,6 +196,7 @@ int main(void)
 		cmocka_unit_test(test_read_back),
 		cmocka_unit_test(test_only_canonical),
 		cmocka_unit_test(test_catalogs),
+		cmocka_unit_test(test_rank_files),
 		cmocka_unit_test(test_attempts),
 	};
 
