@@ -4,7 +4,9 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -33,9 +35,22 @@ static int read_names(DIR *dir, struct ckpt_buf *names, size_t *ret_count)
 	}
 }
 
+/*
+ * NFS may have cached the names, and has the server asked for the directory's time by this. A repair on another machine
+ * is seen then. Where it fails the names are read all the same.
+ */
+static void refresh(int fd)
+{
+	struct statx st;
+
+	(void)statx(fd, "", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_MTIME | STATX_CTIME, &st);
+}
+
 int ckpt_io_list(int fd, struct ckpt_listing *ret_listing)
 {
 	struct ckpt_buf names = {0};
+
+	refresh(fd);
 	DIR *dir = fdopendir(fd);
 	size_t count = 0;
 
