@@ -250,16 +250,6 @@ void ckpt_store_sweep(struct ckpt_store *s, struct ckpt_store_op *op, const char
 	by_path(s, op, CKPT_STORE_SWEEP, path);
 }
 
-void ckpt_store_replace(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
-	const char *path)
-{
-	CKPT_ASSERT(object->fd < 0 && strcmp(object->path, path) != 0);
-	prepare(s, op, CKPT_STORE_REPLACE);
-	set_path(op, path);
-	op->object = object;
-	submit(s, op);
-}
-
 void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,
 	struct ckpt_object *ret_lock)
 {

@@ -43,8 +43,6 @@ enum ckpt_store_verb {
 	                     -EAGAIN when held, -ENOENT */
 	CKPT_STORE_SWEEP, /* path: a directory. What ended processes have begun of files in it, and is in no listing,
 	                     goes as far as it can: a failure is logged, and none. Files: nothing is hidden, nor done */
-	CKPT_STORE_REPLACE, /* object, path. A whole file, synced and closed, gets this name, which another one loses at
-	                       that moment; durable on return. Directories only: -EOPNOTSUPP */
 };
 
 /* A file that is open, or a lock that is held. */
@@ -64,7 +62,7 @@ struct ckpt_store_op {
 	struct ckpt_error *err;   /* where the failure is worded; NULL: nowhere */
 	char path[CKPT_PATH_MAX];
 	struct ckpt_object *
-		object; /* in: WRITE, SEAL, ABANDON, READ, CLOSE, REPLACE; out: CREATE, OPEN, LOCK, PUBLISH locked */
+		object; /* in: WRITE, SEAL, ABANDON, READ, CLOSE; out: CREATE, OPEN, LOCK, PUBLISH locked */
 	void *data; /* GET allocates it: the caller frees it with ckpt_free */
 	uint64_t length;
 	uint64_t offset;
@@ -176,9 +174,6 @@ void ckpt_store_remove(struct ckpt_store *s, struct ckpt_store_op *op, const cha
 void ckpt_store_rmdir(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
 /* Nobody may be about to write there what is still wanted. */
 void ckpt_store_sweep(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
-/* After a failure either of the two may have the name. `object` has no name any more, or still its own. */
-void ckpt_store_replace(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
-	const char *path);
 void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,
 	struct ckpt_object *ret_lock);
 /* On one byte, exclusively, whether the file has so many or not: it stands for what its users have agreed on. */

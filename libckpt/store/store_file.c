@@ -168,7 +168,6 @@ static ckpt_task_fn *const bodies[] = {
 	[CKPT_STORE_RMDIR] = ckpt_file_rmdir_body,
 	[CKPT_STORE_LOCK] = ckpt_file_lock_body,
 	[CKPT_STORE_SWEEP] = at_once_body,
-	[CKPT_STORE_REPLACE] = ckpt_file_replace_body,
 };
 
 static void op_done(struct ckpt_task *task)
@@ -183,7 +182,7 @@ static void op_done(struct ckpt_task *task)
 
 static void file_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 {
-	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_REPLACE);
+	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_SWEEP);
 	CKPT_ASSERT(!op->asked);
 	op->temp.fd = -1;
 	op->temp.direct = false;

@@ -64,6 +64,5 @@ ckpt_task_fn ckpt_file_list_body;
 ckpt_task_fn ckpt_file_remove_body;
 ckpt_task_fn ckpt_file_rmdir_body;
 ckpt_task_fn ckpt_file_lock_body;
-ckpt_task_fn ckpt_file_replace_body;
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of the directory store that are about large files: written once, sealed, read, and replaced as a whole. */
+/* The verbs of the directory store that are about large files: written once, sealed, and read. */
 #include <errno.h>
 #include <string.h>
 
@@ -226,25 +226,5 @@ int ckpt_file_read_body(struct ckpt_task *task)
 			"read %llu bytes at offset %llu of %s, which ends at %llu",
 			(unsigned long long)op->length, (unsigned long long)op->offset, op->path,
 			position(op));
-	CKPT_TASK_END(task);
-}
-
-/* One name, of one of two files that are both whole: whatever comes between, it is the one or the other. */
-int ckpt_file_replace_body(struct ckpt_task *task)
-{
-	struct ckpt_store_op *op = ckpt_file_op(task);
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_file_ask_rename(op, op->object->path, op->path, CKPT_RENAME_REPLACE);
-	CKPT_AWAIT(task, !op->asked);
-	r = (int)op->req.result;
-	if (r < 0)
-		return ckpt_file_fail(op, r, "put %s in place of %s", op->object->path, op->path);
-	ckpt_file_set_parent(op, op->path);
-	ckpt_file_ask_path(op, CKPT_IO_OP_SYNC_DIR, op->parent);
-	CKPT_AWAIT(task, !op->asked);
-	r = (int)op->req.result;
-	return r < 0 ? ckpt_file_fail(op, r, "sync the directory %s", op->parent) : 0;
 	CKPT_TASK_END(task);
 }

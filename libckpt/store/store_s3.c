@@ -147,14 +147,6 @@ static int lock_body(struct ckpt_task *task)
 	return ckpt_s3_file_give(ckpt_s3_op(task), &none);
 }
 
-/* Nothing that was put there is changed. */
-static int refuse_body(struct ckpt_task *task)
-{
-	struct ckpt_store_op *op = ckpt_s3_op(task);
-
-	return ckpt_s3_store_fail(op, -EOPNOTSUPP, "replace %s", op->path);
-}
-
 static ckpt_task_fn *const bodies[] = {
 	[CKPT_STORE_MKDIR] = at_once_body,
 	[CKPT_STORE_CREATE] = ckpt_s3_create_body,
@@ -173,7 +165,6 @@ static ckpt_task_fn *const bodies[] = {
 	[CKPT_STORE_RMDIR] = at_once_body,
 	[CKPT_STORE_LOCK] = lock_body,
 	[CKPT_STORE_SWEEP] = ckpt_s3_sweep_body,
-	[CKPT_STORE_REPLACE] = refuse_body,
 };
 
 static void work_free(struct ckpt_s3_work *work)
@@ -229,7 +220,7 @@ static struct ckpt_s3_work *find_work(const struct ckpt_store_op *op)
 
 static void s3_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 {
-	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_REPLACE && !op->remote);
+	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_SWEEP && !op->remote);
 	/* Nothing is open until it is. */
 	if (op->verb == CKPT_STORE_CREATE || op->verb == CKPT_STORE_OPEN ||
 		op->verb == CKPT_STORE_LOCK || op->locked)

@@ -2,7 +2,12 @@
 /* A job whose nodes have a store each: one outcome for all of them. */
 #include "api/node_job.h"
 
+#include <glob.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
+
+#include "lib/scratch.h"
 
 #define SHORT 700 /* milliseconds, which pass */
 
@@ -57,6 +62,41 @@ static void test_imported(void **state)
 		assert_int_equal(job_resume(job), 3 * node + 2);
 		job_close(job);
 	}
+}
+
+/* Names the files of all ranks of a step on a node anew, as a repair does. */
+static void repair_all(struct job *job, uint32_t node, const char *step)
+{
+	glob_t found;
+	char to[400];
+
+	assert_int_equal(
+		glob(scratch_join(job_path(job, node, step), "rank-*"), 0, NULL, &found), 0);
+	assert_int_equal(found.gl_pathc, 2 * WORLD / NODES);
+	for (size_t i = 0; i < found.gl_pathc; i++) {
+		const char *from = found.gl_pathv[i];
+		int stem = (int)(strchr(strrchr(from, '/'), '.') - from);
+		(void)snprintf(
+			to, sizeof(to), "%.*s.%016x%s", stem, from, 0xff, strrchr(from, '.'));
+		assert_int_equal(rename(from, to), 0);
+	}
+	globfree(&found);
+}
+
+/* Ranks that were repaired are in their node's store: their step is resumed, and its manifest brought when it is lost. */
+static void test_repaired(void **state)
+{
+	struct job *job = *state;
+
+	job_save_two(job);
+	for (uint32_t node = 0; node < NODES; node++) {
+		repair_all(job, node, "g000001/step-0000000001");
+		repair_all(job, node, "g000001/step-0000000002");
+	}
+	assert_int_equal(unlink(job_path(job, 1, STEP(1))), 0);
+	job_must_resume(job, 2);
+	job_must_be_alike(job, STEP(1));
+	job_close(job);
 }
 
 /* A node that comes with an empty disk hears of the run, and of its newest steps; it has nothing of them. */
@@ -357,6 +397,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_one_outcome, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_resume, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_imported, job_set_up, job_tear_down),
+		cmocka_unit_test_setup_teardown(test_repaired, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_new_node, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_retention, job_set_up, job_tear_down),
 		cmocka_unit_test_setup_teardown(test_abort, job_set_up, job_tear_down),

@@ -51,6 +51,7 @@ static void answer(struct io_tap_req *r)
 	if (tap->after)
 		tap->after(tap, r);
 	note_file(tap, r);
+	rank_names_note(&tap->names, &r->req);
 	tap->in_flight--;
 	outer->result = r->req.result;
 	outer->size = r->req.size;
@@ -145,6 +146,7 @@ static int tap_close(struct ckpt_io *io, int timeout_ms)
 
 	for (size_t i = 0; i < IO_TAP_FILES; i++)
 		free(tap->paths[i]);
+	rank_names_clear(&tap->names);
 	return ckpt_io_close(tap->inner, timeout_ms);
 }
 

@@ -7,6 +7,7 @@
 #define CKPT_TESTS_IO_TAP_H
 
 #include "io/io.h"
+#include "lib/rank_names.h"
 
 #define IO_TAP_FILES 1024
 
@@ -40,6 +41,7 @@ struct io_tap {
 	unsigned in_flight;
 	unsigned open_files;
 	char *paths[IO_TAP_FILES]; /* by descriptor; NULL: not open */
+	struct rank_names names;   /* of the files of ranks, each of which is used once */
 };
 
 /* Sets up `tap` around `inner`, which is closed with it. */

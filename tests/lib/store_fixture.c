@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "lib/store_fixture.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "format/catalog.h"
@@ -194,12 +196,37 @@ const char *fixture_index_name(const struct fixture_step *step, uint32_t rank)
 	return name;
 }
 
+/* `name`, or of that directory another file of the rank and that kind. */
+static const char *present(
+	const struct fixture_step *step, uint32_t rank, enum ckpt_rank_file kind, const char *name)
+{
+	char directory[CKPT_PATH_MAX];
+	char file[CKPT_PATH_MAX + 256];
+	char attempt[CKPT_ATTEMPT_CHARS];
+	const char *path = below(step->dir, name);
+	enum ckpt_rank_file found_kind;
+	uint32_t found;
+
+	ckpt_name_step(directory, step->generation, step->step);
+	DIR *dir = access(path, F_OK) == 0 ? NULL : opendir(below(step->dir, directory));
+	for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir))
+		if (ckpt_parse_rank_file(e->d_name, &found, &found_kind, attempt) &&
+			found == rank && found_kind == kind) {
+			(void)snprintf(file, sizeof(file), "%s/%s", directory, e->d_name);
+			path = below(step->dir, file);
+			break;
+		}
+	if (dir)
+		(void)closedir(dir);
+	return path;
+}
+
 const char *fixture_shard(const struct fixture_step *step, uint32_t rank)
 {
 	char name[CKPT_PATH_MAX];
 
 	shard_name(step, rank, name);
-	return below(step->dir, name);
+	return present(step, rank, CKPT_RANK_SHARD, name);
 }
 
 const char *fixture_index(const struct fixture_step *step, uint32_t rank)
@@ -207,7 +234,7 @@ const char *fixture_index(const struct fixture_step *step, uint32_t rank)
 	char name[CKPT_PATH_MAX];
 
 	index_name(step, rank, name);
-	return below(step->dir, name);
+	return present(step, rank, CKPT_RANK_INDEX, name);
 }
 
 const char *fixture_manifest(const struct fixture_step *step)

@@ -69,6 +69,7 @@ void fixture_seal(struct ckpt_buf *buf, const char *path);
 void fixture_edit(const struct fixture_step *step, void (*edit)(struct ckpt_manifest *manifest));
 
 /* Paths of its files. The next eight calls leave the text alone. */
+/* The rank's file as it is there: where the one of the fixture is gone, that of another attempt. */
 const char *fixture_shard(const struct fixture_step *step, uint32_t rank);
 const char *fixture_index(const struct fixture_step *step, uint32_t rank);
 const char *fixture_manifest(const struct fixture_step *step);

@@ -537,7 +537,10 @@ def test_damage_is_put_back(opened: Any, store: Path, remote: Path) -> None:
     with opened(state, remote=remote) as ckpt:
         assert ckpt.resume() == 2
     assert torch.equal(state["x"], expected)
-    assert shard.read_bytes() == good
+    # The new file has a name of its own.
+    (repaired,) = store.glob("g*/step-0000000002/*.safetensors")
+    assert repaired != shard
+    assert repaired.read_bytes() == good
 
 
 def _saves_and_resumes(root: Path, flipped: list[str]) -> int:
@@ -676,6 +679,7 @@ def test_damage_on_both_sides(opened: Any, store: Path, remote: Path) -> None:
     with opened(state, remote=remote, pool_bytes=16 << 20) as ckpt:
         assert ckpt.resume() == 2
     assert torch.equal(state["x"], expected)
+    (here,) = store.glob("g*/step-0000000002/*.safetensors")
     assert here.read_bytes() == good
     assert not list(store.rglob("*.tmp-*"))
     assert finished([TOOLS / "ckpt-verify", store]).returncode == 0

@@ -121,6 +121,19 @@ def files_of(store: Path) -> dict[str, bytes]:
     return {str(p.relative_to(store)): p.read_bytes() for p in store.rglob("*") if p.is_file()}
 
 
+def same_anew(one: Path, other: Path, step: int) -> None:
+    """The same, but for attempts: what a copy that was cut short has begun has another one when it is begun again."""
+
+    def contents(store: Path) -> list[tuple[str, bytes]]:
+        (directory,) = store.glob(f"g*/step-{step:010d}")
+        return sorted(
+            (re.sub(r"^(rank-\d+)\.[0-9a-f]{16}\.", r"\1.", p.name), p.read_bytes())
+            for p in directory.iterdir()
+        )
+
+    assert contents(one) == contents(other)
+
+
 def same(one: Path, other: Path, step: int) -> None:
     """Its files are those of the other store, to the byte."""
     (directory,) = other.glob(f"g*/step-{step:010d}")

@@ -27,9 +27,14 @@ class Two:
             state["x"] += 1
             ckpt.save(2).wait("remote", timeout=120)
         self.expected = state["x"]
-        (self.shard,) = store.glob("*/step-0000000002/*.safetensors")
         self.key = "run/" + str(self.shard.relative_to(store))
         self.good = self.shard.read_bytes()
+
+    @property
+    def shard(self) -> Path:
+        """A repair names it anew."""
+        (shard,) = self.store.glob("*/step-0000000002/*.safetensors")
+        return shard
 
     def flip(self, *offsets: int) -> None:
         with self.shard.open("r+b") as file:

@@ -210,17 +210,42 @@ static uint64_t number_after(const struct sim_inode *file, const char *word)
 	return at ? strtoull(at + strlen(word), NULL, 10) : 0;
 }
 
-/* The size of the file of a step whose name ends so; 0: there is none. */
-static uint64_t size_of(
-	struct sim_disk *disk, uint64_t generation, uint64_t step, const char *attempt, bool index)
+/* A file of rank 0 of whatever attempt, as a repair leaves it; false: there is none. */
+static bool find_repaired(struct sim_disk *disk, uint64_t generation, uint64_t step,
+	enum ckpt_rank_file kind, char path[CKPT_PATH_MAX])
+{
+	char attempt[CKPT_ATTEMPT_CHARS];
+	enum ckpt_rank_file found;
+	bool there = false;
+	uint32_t rank;
+	char *names;
+	size_t bytes;
+	size_t count;
+
+	ckpt_name_step(path, generation, step);
+	if (sim_disk_list(disk, path, &names, &bytes, &count) < 0)
+		return false;
+	for (const char *name = names; name < names + bytes && !there; name += strlen(name) + 1) {
+		there = ckpt_parse_rank_file(name, &rank, &found, attempt) && found == kind;
+		if (there)
+			(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
+				path, generation, step, rank, attempt);
+	}
+	free(names);
+	return there;
+}
+
+/* The size of a file of rank 0; 0: there is none. */
+static uint64_t size_of(struct sim_disk *disk, uint64_t generation, uint64_t step,
+	const char *attempt, enum ckpt_rank_file kind)
 {
 	char path[CKPT_PATH_MAX];
 
-	if (index)
-		ckpt_name_index(path, generation, step, 0, attempt);
-	else
-		ckpt_name_shard(path, generation, step, 0, attempt);
-	return sim_disk_exists(disk, path) ? sim_disk_find(disk, path)->cached_size : 0;
+	(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
+		path, generation, step, 0, attempt);
+	if (!sim_disk_exists(disk, path) && !find_repaired(disk, generation, step, kind, path))
+		return 0;
+	return sim_disk_find(disk, path)->cached_size;
 }
 
 static void see_whole(void *arg, uint64_t generation, uint64_t step)
@@ -240,8 +265,8 @@ static void see_whole(void *arg, uint64_t generation, uint64_t step)
 	at = at ? memmem(at, (size_t)(end - at), name, strlen(name)) : NULL;
 	if (at && (size_t)(end - at) > strlen(name) + sizeof(attempt))
 		memcpy(attempt, at + strlen(name), sizeof(attempt) - 1);
-	uint64_t index = size_of(v->disk, generation, step, attempt, true);
-	uint64_t shard = size_of(v->disk, generation, step, attempt, false);
+	uint64_t index = size_of(v->disk, generation, step, attempt, CKPT_RANK_INDEX);
+	uint64_t shard = size_of(v->disk, generation, step, attempt, CKPT_RANK_SHARD);
 	if (index == 0 || index != number_after(file, "\"index_bytes\":") || shard == 0 ||
 		shard != number_after(file, "\"shard_bytes\":"))
 		sim_violation(v->sim,

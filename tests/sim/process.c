@@ -10,7 +10,7 @@
 #include "world.h"
 
 /* Bytes for each of what an engine has to do with. */
-#define MEMORY_BASE    126700
+#define MEMORY_BASE    161000
 #define MEMORY_SAVE    275000 /* its names and shapes are kept in pieces of 256 KiB */
 #define MEMORY_STEP    2000
 #define MEMORY_CLAIM   1200
@@ -18,7 +18,7 @@
 #define MEMORY_BLOCK   1600
 #define MEMORY_CHUNK   400
 #define MEMORY_FINDING 6000  /* one of every chunk that is damaged, in an array that grows */
-#define MEMORY_READING 51800 /* a restore beyond two: given up, and held by its storage */
+#define MEMORY_READING 69000 /* a restore beyond two: given up, and held by its storage */
 
 #define ROOT 9 /* stands for the descriptor of the store's directory */
 
@@ -228,13 +228,19 @@ static void step_gpu(struct sim_proc *proc, unsigned n)
 	proc->user.poked = true;
 }
 
+/* Those that the core has, and those that it has not heard of yet. */
 static unsigned count_restores(const struct sim_proc *proc)
 {
+	const struct ckpt_restore *first = proc->user.reading.restore;
+	const struct ckpt_restore *second = proc->user.aside.restore;
 	unsigned count = 0;
 
-	for (const struct ckpt_restore *r = proc->core.restores; r; r = r->next)
+	for (const struct ckpt_restore *r = proc->core.restores; r; r = r->next) {
 		count++;
-	return count;
+		first = r == first ? NULL : first;
+		second = r == second ? NULL : second;
+	}
+	return count + (first != NULL) + (second != NULL);
 }
 
 /*

@@ -35,6 +35,7 @@ static void count(void)
 	sums.counts.restored += counts->restored;
 	sums.counts.refused += counts->refused;
 	sums.counts.lies += counts->lies;
+	sums.counts.repaired += counts->repaired;
 	sums.counts.abandoned += counts->abandoned;
 	sums.counts.races += counts->races;
 	sums.counts.told += counts->told;
@@ -47,10 +48,10 @@ static void print(void)
 
 	(void)printf(" acknowledged=%llu of_gpus=%llu restored=%llu two_writers=%llu "
 		     "claim_races=%llu told=%llu "
-		     "lies=%llu refused=%llu given_up=%llu ranks=%llu",
+		     "lies=%llu repaired=%llu refused=%llu given_up=%llu ranks=%llu",
 		(ull)counts->acked, (ull)counts->gpu, (ull)counts->restored, (ull)sums.rivalled,
-		(ull)counts->races, (ull)counts->told, (ull)counts->lies, (ull)counts->refused,
-		(ull)counts->abandoned, (ull)sums.ranks);
+		(ull)counts->races, (ull)counts->told, (ull)counts->lies, (ull)counts->repaired,
+		(ull)counts->refused, (ull)counts->abandoned, (ull)sums.ranks);
 }
 
 int main(int argc, char **argv)

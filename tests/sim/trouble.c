@@ -25,6 +25,7 @@ static void kill_one(struct world *world)
 	struct sim_rank *rank = victim->rank;
 	proc_kill(victim);
 	audit_visible(&world->sim, rank->disk, &rank->oracle);
+	world_repair(rank);
 	world_schedule(rank);
 }
 
@@ -57,6 +58,7 @@ static void cut_rank(struct sim_rank *rank)
 	audit_visible(sim, rank->disk, &rank->oracle);
 	if (sim_fault(sim, SIM_ROT))
 		rot_some(rank);
+	world_repair(rank);
 	world_schedule(rank);
 }
 

@@ -74,7 +74,8 @@ struct world_plan {
 	bool zombies;        /* successors on other machines, which see no locks */
 	bool rivals;         /* successors on the same machine, which see them */
 	bool readers;
-	bool calm; /* at the end those who live go on undisturbed, before somebody looks */
+	bool repairs; /* of steps, while no process runs */
+	bool calm;    /* at the end those who live go on undisturbed, before somebody looks */
 	uint64_t space;
 	unsigned events; /* then the run is brought to its end */
 };
@@ -92,6 +93,7 @@ struct world_counts {
 	uint64_t restored;  /* and compared */
 	uint64_t refused;   /* restores, for what was damaged */
 	uint64_t lies;      /* of disks */
+	uint64_t repaired;  /* steps whose files were named anew */
 	uint64_t abandoned; /* waits given up, and processes that left their storage behind */
 	uint64_t races;     /* claims while another one of the same store was under way */
 	uint64_t told;      /* that somebody else has the store */
@@ -130,6 +132,9 @@ void world_pick(struct world *world);
 void world_trouble(struct world *world);
 /* The power of a machine goes: everybody on it dies, and all who use a disk of it. */
 void world_cut(struct world *world, unsigned node);
+
+/* repairing.c: in a world that has repairs, files of durable steps are named anew, if no process of the rank lives. */
+void world_repair(struct sim_rank *rank);
 void world_thaw(struct sim_proc *proc);
 
 /* For trouble.c. */

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 import torch
-from s3_programs import NETWORK, Bucket, same, save
+from s3_programs import NETWORK, Bucket, same, same_anew, save
 from waiting import until
 
 pytestmark = pytest.mark.waits  # for servers and for time limits
@@ -109,7 +109,7 @@ def test_into_a_directory(
     cut(process, by)
     least, most = rest(there(out, store))
     again.good("ckpt-restore", URL, out)
-    same(out, store, 7)
+    same_anew(out, store, 7)
     assert "all good" in bucket.good("ckpt-verify", out)
     # One is for the header.
     assert least <= asked(again) - 1 <= most
@@ -128,7 +128,7 @@ def test_a_server_that_is_away(bucket: Bucket, again: Bucket, store: Path, tmp_p
     least, most = rest(there(out, store))
     assert least < BLOCKS
     again.good("ckpt-restore", URL, out)
-    same(out, store, 7)
+    same_anew(out, store, 7)
     assert least <= asked(again) - 1 <= most
 
 
@@ -152,7 +152,7 @@ def test_what_is_there_is_not_believed(bucket: Bucket, store: Path, tmp_path: Pa
             (index,) = store.rglob("*.index")
             (out / index.relative_to(store)).write_bytes(index.read_bytes()[: -number // 5 or None])
         bucket.good("ckpt-restore", URL, out)
-        same(out, store, 7)
+        same_anew(out, store, 7)
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGINT])
@@ -258,7 +258,7 @@ def test_a_server_that_hangs(bucket: Bucket, small: Path, tmp_path: Path, hangs:
     assert said == ("", "ckpt-restore: interrupted\n")
     bucket.server.rules()
     bucket.good("ckpt-restore", URL, out)
-    same(out, small, 7)
+    same_anew(out, small, 7)
 
 
 @pytest.mark.parametrize("before", BEFORE, ids=lambda b: f"{names(b[0])}-{b[1][0]}-{b[1][1]}")

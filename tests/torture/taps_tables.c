@@ -140,7 +140,6 @@ static const struct torture_call store_calls[] = {
 	[CKPT_STORE_RMDIR] = {"store.rmdir", TORTURE_TABLE, {-EIO}},
 	[CKPT_STORE_LOCK] = {"store.lock", TORTURE_TABLE, {-EIO, -ENOLCK}},
 	[CKPT_STORE_SWEEP] = {"store.sweep", TORTURE_TABLE, {-EIO}},
-	[CKPT_STORE_REPLACE] = {"store.replace", TORTURE_TABLE, {-EIO, -ENOSPC}},
 };
 
 static const struct ckpt_store_ops *real_store;

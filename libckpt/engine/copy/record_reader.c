@@ -68,8 +68,7 @@ static int reader_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, r->op.done);
 	if (r->op.result < 0)
 		return r->op.result;
-	r->names = r->op.listing;
-	r->op.listing = (struct ckpt_listing){0};
+	r->names = ckpt_store_take_listing(&r->op);
 	r->newest = ckpt_record_before(&r->names, UINT64_MAX);
 	for (r->number = r->newest; r->number > 0 && !r->found && r->tries < TRIES_MAX;
 		r->number = ckpt_record_before(&r->names, r->number)) {

@@ -8,6 +8,8 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/lineage/lineage.h"
+#include "engine/lineage/open.h"
 
 #define MIB ((double)(1 << 20))
 
@@ -20,10 +22,13 @@ static ckpt_task_fn verify_body;
 static ckpt_task_fn index_body;
 static ckpt_task_fn open_body;
 static ckpt_task_fn scan_body;
+static ckpt_task_fn next_here_body;
+static ckpt_task_fn best_body;
 static ckpt_task_fn source_body;
+static ckpt_task_fn list_body;
 static ckpt_task_fn write_body;
-static ckpt_task_fn put_index_body;
-static ckpt_task_fn place_body;
+static ckpt_task_fn other_body;
+static ckpt_task_fn clean_body;
 static ckpt_task_fn shut_body;
 
 static int end(struct ckpt_repairer *m, int code)
@@ -35,27 +40,14 @@ static int end(struct ckpt_repairer *m, int code)
 
 static int trouble(struct ckpt_repairer *m, const char *doing)
 {
-	struct ckpt_store *store = m->op.store;
-	const struct ckpt_where where = {.tier = ckpt_store_tier(store), .file = m->op.path};
-	int r = m->op.result;
-
-	if (r >= 0)
-		return *m->stop;
-	if (ckpt_fail_said(&m->err, r, &where, &m->said))
-		return r;
-	return ckpt_fail_at(&m->err, r, &where, "cannot %s %s in %s: %s", doing, m->op.path,
-		store->label, ckpt_code_text(r));
-}
-
-static bool is_damage(int code)
-{
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
+	return m->op.result < 0 ? ckpt_store_fail(&m->op, doing, &m->said, &m->err) : *m->stop;
 }
 
 /* Of a failure that says nothing about the files: give up. */
 static bool is_blind(const struct ckpt_repairer *m, int code)
 {
-	return *m->stop || (code < 0 && !is_damage(code) && !ckpt_store_is_unreadable(code));
+	return *m->stop ||
+	       (code < 0 && !ckpt_code_is_damage(code) && !ckpt_store_is_unreadable(code));
 }
 
 /* What is bad here cannot be had from there, either. What a disk cannot read today it may read tomorrow. */
@@ -63,25 +55,31 @@ static int end_without(struct ckpt_repairer *m, int code)
 {
 	bool gone = code == -ENOENT || ckpt_store_is_no_file(code);
 
-	m->lost = (is_damage(code) || gone) && !m->unread;
+	m->lost = (ckpt_code_is_damage(code) || gone) && !m->unread;
 	return end(m, code);
 }
 
 /* What is bad. */
 
-static void start_index(struct ckpt_repairer *m, struct ckpt_store *store)
+static void init_shard(struct ckpt_repairer *m, struct ckpt_shard *shard, struct ckpt_store *store)
 {
 	ckpt_error_clear(&m->err);
-	m->shard = (struct ckpt_shard){.core = m->core,
+	*shard = (struct ckpt_shard){.core = m->core,
 		.store = store,
 		.generation = m->pick->chosen.generation,
 		.step = m->pick->chosen.step,
 		.rank = &m->pick->manifest.ranks[m->rank],
+		.lister = store == m->source ? &m->lister : &m->elsewhere.lister,
 		.keep_bytes = true,
 		.stop = m->stop,
 		.err = &m->err,
 		.waiter = &m->task};
-	ckpt_shard_init(&m->shard);
+	ckpt_shard_init(shard);
+}
+
+static void start_index(struct ckpt_repairer *m, struct ckpt_store *store)
+{
+	init_shard(m, &m->shard, store);
 	ckpt_shard_start_index(&m->shard);
 }
 
@@ -103,7 +101,6 @@ static int verify_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, m->shard.task.finished);
 	m->index_bad = m->shard.task.result < 0;
 	m->unread = ckpt_store_is_unreadable(m->shard.task.result);
-	m->index_put = false;
 	if (is_blind(m, m->shard.task.result))
 		return end(m, *m->stop ? *m->stop : m->shard.task.result);
 	return ckpt_task_continue(task, m->index_bad ? index_body : open_body);
@@ -123,6 +120,7 @@ static int index_body(struct ckpt_task *task)
 		return end_without(m, m->shard.task.result);
 	m->indexes++;
 	m->shard.store = m->core->store;
+	m->shard.lister = &m->elsewhere.lister;
 	return ckpt_task_continue(task, open_body);
 	CKPT_TASK_END(task);
 }
@@ -147,17 +145,20 @@ static int open_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-static void start_fetch(struct ckpt_repairer *m, struct ckpt_shard_read_config config)
+static void start_fetch(struct ckpt_repairer *m)
 {
-	config.core = m->core;
-	config.layout = m->shard.index->layout;
-	config.generation = m->shard.generation;
-	config.step = m->shard.step;
-	config.rank = m->rank;
-	config.stop = m->stop;
-	config.err = &m->err;
-	config.counter = &m->read;
-	config.waiter = &m->task;
+	const struct ckpt_shard_read_config config = {.core = m->core,
+		.layout = m->shard.index->layout,
+		.file = &m->shard.file,
+		.generation = m->shard.generation,
+		.step = m->shard.step,
+		.rank = m->rank,
+		.bad = &m->bad,
+		.stop = m->stop,
+		.err = &m->err,
+		.counter = &m->read,
+		.waiter = &m->task};
+
 	ckpt_shard_read_start(&m->fetch, &config);
 }
 
@@ -166,24 +167,96 @@ static int scan_body(struct ckpt_task *task)
 	struct ckpt_repairer *m = repairer_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	start_fetch(m, (struct ckpt_shard_read_config){.file = &m->shard.file, .bad = &m->bad});
+	start_fetch(m);
 	CKPT_AWAIT(task, m->fetch.task.finished);
 	if (m->fetch.task.result < 0)
 		return end(m, m->fetch.task.result);
 	m->unread = m->unread || m->fetch.unread > 0;
 	ckpt_shard_read_clear(&m->fetch);
 	if (m->bad.count > 0)
-		return ckpt_task_continue(task, source_body);
+		return ckpt_task_continue(task, next_here_body);
 	if (m->size_bad)
-		return ckpt_task_continue(task, write_body);
-	/* As it was written, and so is the one there: if it does not go with its index, nothing is to be mended. */
+		return ckpt_task_continue(task, list_body);
+	/* As it was written, and so is the one there: if it does not go with its index, nothing is to be repaired. */
 	ckpt_shard_start_header(&m->shard);
 	CKPT_AWAIT(task, m->shard.task.finished);
 	if (m->shard.task.result == CKPT_EFORMAT)
 		return end_without(m, CKPT_EFORMAT);
 	if (m->shard.task.result < 0)
 		return end(m, m->shard.task.result);
-	return ckpt_task_continue(task, m->index_bad ? put_index_body : shut_body);
+	return ckpt_task_continue(task, m->index_bad ? list_body : shut_body);
+	CKPT_TASK_END(task);
+}
+
+/* Of the file that is open nothing is known yet but its length. */
+static int scan_next(struct ckpt_repairer *m)
+{
+	ckpt_error_clear(&m->err);
+	m->size_bad = false;
+	if (ckpt_chunkset_init(&m->bad, m->shard.index->layout) < 0)
+		return end(m, ckpt_fail(&m->err, -ENOMEM, "out of memory"));
+	return ckpt_task_continue(&m->task, scan_body);
+}
+
+/* Of the files of the rank here that were scanned the one with the fewest bad chunks is kept in mind. */
+static void keep_best(struct ckpt_repairer *m)
+{
+	if (m->best_bad.room > 0 && m->best_bad.count <= m->bad.count) {
+		ckpt_chunkset_clear(&m->bad);
+		return;
+	}
+	ckpt_chunkset_clear(&m->best_bad);
+	m->best_bad = m->bad;
+	m->bad = (struct ckpt_chunkset){0};
+	m->best_size_bad = m->size_bad;
+	memcpy(m->best, m->shard.attempt, sizeof(m->best));
+}
+
+/* The file that was scanned has bad chunks: another one of the rank here may be whole. */
+static int next_here_body(struct ckpt_task *task)
+{
+	struct ckpt_repairer *m = repairer_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	(void)ckpt_fail(&m->err, CKPT_EINTEGRITY, "%zu of %zu chunks of %s in %s are bad",
+		m->bad.count, m->shard.index->layout->chunk_count, m->shard.file.path,
+		m->core->store->label);
+	keep_best(m);
+	ckpt_shard_start_other(&m->shard);
+	CKPT_AWAIT(task, m->shard.task.finished);
+	r = m->shard.task.result;
+	if (*m->stop || r == -ENOMEM)
+		return end(m, *m->stop ? *m->stop : r);
+	if (r == 0)
+		return scan_next(m);
+	/* One that could not be opened may be good. */
+	m->unread = m->unread || r != -ENOENT || ckpt_store_is_unreadable(m->err.code);
+	return ckpt_task_continue(task, best_body);
+	CKPT_TASK_END(task);
+}
+
+/* None is whole. What is good here comes from the best one. */
+static int best_body(struct ckpt_task *task)
+{
+	struct ckpt_repairer *m = repairer_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_error_clear(&m->err);
+	if (strcmp(m->shard.attempt, m->best) != 0 || m->shard.file.fd < 0) {
+		ckpt_shard_start_shut(&m->shard);
+		CKPT_AWAIT(task, m->shard.task.finished);
+		ckpt_name_shard(path, m->shard.generation, m->shard.step, m->rank, m->best);
+		ckpt_store_open(m->core->store, &m->op, path, &m->shard.file);
+		CKPT_AWAIT(task, m->op.done);
+		if (m->op.result < 0)
+			return end(m, trouble(m, "open"));
+	}
+	m->bad = m->best_bad;
+	m->best_bad = (struct ckpt_chunkset){0};
+	m->size_bad = m->best_size_bad;
+	return ckpt_task_continue(task, source_body);
 	CKPT_TASK_END(task);
 }
 
@@ -194,124 +267,163 @@ static bool is_useless(const struct ckpt_repairer *m)
 	return m->shard.file.fd < 0 || m->bad.count == m->bad.room;
 }
 
-static void name_shard(struct ckpt_repairer *m)
-{
-	ckpt_name_shard(
-		m->path, m->shard.generation, m->shard.step, m->rank, m->shard.rank->attempt);
-}
-
-/* What of it is bad there does not matter, unless it is asked for. */
+/*
+ * What of it is bad there does not matter, unless it is asked for. It may have been repaired there, too, or an upload may
+ * have left a shard that it had begun: so the rank's files are tried one after the other. One of another size is used if
+ * there is no other: it may have the chunks that are asked for.
+ */
 static int source_body(struct ckpt_task *task)
 {
 	struct ckpt_repairer *m = repairer_of(task);
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	name_shard(m);
-	if (is_useless(m))
-		ckpt_store_open(m->source, &m->op, m->path, &m->there);
-	else
-		ckpt_store_open_cached(m->source, &m->op, m->path, &m->there);
-	CKPT_AWAIT(task, m->op.done);
-	r = trouble(m, "open");
-	return r < 0 ? end_without(m, r) : ckpt_task_continue(task, write_body);
+	init_shard(m, &m->there, m->source);
+	m->there.index = m->shard.index;
+	ckpt_shard_start_open(&m->there);
+	CKPT_AWAIT(task, m->there.task.finished);
+	r = m->there.task.result;
+	if (*m->stop)
+		return end(m, *m->stop);
+	if (m->there.file.fd < 0 || (r < 0 && !ckpt_shard_is_bad_copy(r)))
+		return end_without(m, r);
+	ckpt_error_clear(&m->err);
+	return ckpt_task_continue(task, list_body);
 	CKPT_TASK_END(task);
 }
 
-/* Of the file that is to have the name m->path. */
-static void name_new(const struct ckpt_repairer *m, char *out)
+/* See repair.h: nothing that is in this list was created after it by anybody. */
+static int list_body(struct ckpt_task *task)
 {
-	int length = snprintf(out, CKPT_PATH_MAX, "%s" CKPT_STORE_TEMP "%016llx", m->path,
-		(unsigned long long)ckpt_env_random(m->core->parts.env));
+	struct ckpt_repairer *m = repairer_of(task);
 
-	CKPT_ASSERT(length > 0 && length < CKPT_PATH_MAX);
+	CKPT_TASK_BEGIN(task);
+	ckpt_rank_lister_want(&m->elsewhere.lister, &m->wait, task);
+	CKPT_AWAIT(task, m->wait.done);
+	if (m->elsewhere.lister.result < 0)
+		return end(m, ckpt_error_copy(&m->elsewhere.lister.err, &m->err));
+	return ckpt_task_continue(task, write_body);
+	CKPT_TASK_END(task);
 }
 
-static void start_write(struct ckpt_repairer *m)
+/* The file there that is open. Of one that is read past the page cache no single chunk can be read. */
+static struct ckpt_object *source_file(struct ckpt_repairer *m)
 {
-	struct ckpt_shard_read_config config = {
-		.file = &m->shard.file, .dest = m->core->store, .dest_file = &m->file};
+	return m->there.cached.fd >= 0 ? &m->there.cached : &m->there.file;
+}
+
+static void start_copy(struct ckpt_repairer *m)
+{
+	bool useless = is_useless(m);
 
 	m->patch = (struct ckpt_shard_read_patch){
-		.store = m->source, .file = &m->there, .chunks = &m->bad};
-	if (is_useless(m)) {
-		config.store = m->source;
-		config.file = &m->there;
-	} else if (m->bad.count > 0) {
-		config.patch = &m->patch;
-	}
-	start_fetch(m, config);
+		.store = m->source, .file = source_file(m), .chunks = &m->bad};
+	m->copy = (struct ckpt_shard_copy){.shard = &m->shard,
+		.dest = m->core->store,
+		.read = {.core = m->core,
+			.store = useless ? m->source : m->core->store,
+			.file = useless ? &m->there.file : &m->shard.file,
+			.patch = !useless && m->bad.count > 0 ? &m->patch : NULL,
+			.stop = m->stop,
+			.err = &m->err,
+			.counter = &m->read},
+		.stop = m->stop,
+		.syncs = true,
+		.fresh = true,
+		.waiter = &m->task};
+	ckpt_shard_copy_start(&m->copy);
 }
 
 /* The one here was good when it was scanned: if it is not now, another scan is to see it. */
 static int end_write(struct ckpt_repairer *m, int code)
 {
-	bool there = is_useless(m) || ckpt_shard_read_failed_in_patch(&m->fetch);
+	const struct ckpt_object *bad = ckpt_shard_read_bad_file(&m->copy.fetch);
+	bool there = bad && (bad == &m->there.file || bad == &m->there.cached);
 
-	return there && is_damage(code) ? end_without(m, code) : end(m, code);
+	if (there && ckpt_shard_is_bad_copy(code) && !*m->stop)
+		return ckpt_task_continue(&m->task, other_body);
+	return end(m, code);
+}
+
+/* The file there is bad, and why is worded: the rank's next one there may be good. */
+static int other_body(struct ckpt_task *task)
+{
+	struct ckpt_repairer *m = repairer_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_shard_copy_start_undo(&m->copy);
+	CKPT_AWAIT(task, m->copy.task.finished);
+	ckpt_shard_copy_clear(&m->copy);
+	ckpt_shard_start_other(&m->there);
+	CKPT_AWAIT(task, m->there.task.finished);
+	r = m->there.task.result;
+	if (r == -ENOENT)
+		return end_without(m, m->err.code);
+	return r < 0 ? end(m, r) : ckpt_task_continue(task, write_body);
+	CKPT_TASK_END(task);
 }
 
 static int write_body(struct ckpt_task *task)
 {
 	struct ckpt_repairer *m = repairer_of(task);
-	struct ckpt_store *store = m->core->store;
-	char name[CKPT_PATH_MAX];
-	int r;
 
 	CKPT_TASK_BEGIN(task);
-	name_shard(m);
-	name_new(m, name);
-	ckpt_store_create(store, &m->op, name,
-		ckpt_align_up(m->shard.index->layout->bytes, store->align), &m->file);
-	CKPT_AWAIT(task, m->op.done);
-	m->made = m->op.result >= 0;
-	r = trouble(m, "create");
-	if (r < 0)
-		return end(m, r);
-	start_write(m);
-	CKPT_AWAIT(task, m->fetch.task.finished);
-	if (m->fetch.task.result < 0)
-		return end_write(m, m->fetch.task.result);
-	ckpt_store_seal(store, &m->op, &m->file, m->shard.index->layout->bytes);
-	CKPT_AWAIT(task, m->op.done);
-	r = trouble(m, "seal");
-	return r < 0 ? end(m, r) : ckpt_task_continue(task, place_body);
+	if (!is_useless(m) && m->there.file.fd >= 0 && m->there.file.direct) {
+		ckpt_shard_start_share(&m->there);
+		CKPT_AWAIT(task, m->there.task.finished);
+		if (m->there.cached.fd < 0)
+			return end(
+				m, ckpt_store_fail(&m->there.op, "open", &m->there.said, &m->err));
+	}
+	start_copy(m);
+	CKPT_AWAIT(task, m->copy.task.finished);
+	if (m->copy.task.result < 0)
+		return end_write(m, m->copy.task.result);
+	ckpt_shard_copy_start_index(&m->copy);
+	CKPT_AWAIT(task, m->copy.task.finished);
+	if (m->copy.task.result < 0)
+		return end(m, m->copy.task.result);
+	return ckpt_task_continue(task, clean_body);
 	CKPT_TASK_END(task);
 }
 
-static int put_index_body(struct ckpt_task *task)
+/* A later job may have removed the step and copied it here again: then the names in the list are those of its files. */
+static bool may_clean(struct ckpt_repairer *m)
 {
-	struct ckpt_repairer *m = repairer_of(task);
-	int r;
+	uint64_t known = ckpt_scan_newest_claim(&m->core->lineage->scan);
+	int r = trouble(m, "list");
+	uint64_t newest = r < 0 ? 0 : ckpt_newest_claim(&m->op.listing);
 
-	CKPT_TASK_BEGIN(task);
-	m->index_put = true;
-	ckpt_name_index(
-		m->path, m->shard.generation, m->shard.step, m->rank, m->shard.rank->attempt);
-	name_new(m, m->file.path);
-	ckpt_store_put(
-		m->core->store, &m->op, m->file.path, m->shard.index_bytes, m->shard.index_length);
-	CKPT_AWAIT(task, m->op.done);
-	m->made = m->op.result >= 0;
-	r = trouble(m, "write");
-	return r < 0 ? end(m, r) : ckpt_task_continue(task, place_body);
-	CKPT_TASK_END(task);
+	ckpt_free(ckpt_store_take_listing(&m->op).names);
+	if (r == 0 && newest > known)
+		(void)ckpt_fail(&m->err, CKPT_EFENCED, "generation %llu has taken over %s",
+			(unsigned long long)newest, m->core->store->label);
+	return r == 0 && newest <= known;
 }
 
-/* The old file keeps its name until the new one is whole: it may have what nobody else has. */
-static int place_body(struct ckpt_task *task)
+/*
+ * The old files stay until the new ones are durable: they may have what nobody else has. One that cannot be removed is
+ * passed over by who reads the step.
+ */
+static int clean_body(struct ckpt_task *task)
 {
 	struct ckpt_repairer *m = repairer_of(task);
-	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_store_replace(m->core->store, &m->op, &m->file, m->path);
+	ckpt_store_list(m->core->store, &m->op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, m->op.done);
-	r = trouble(m, "replace");
-	if (r < 0)
-		return end(m, r);
-	m->made = false;
-	return ckpt_task_continue(task, m->index_bad && !m->index_put ? put_index_body : shut_body);
+	if (may_clean(m)) {
+		ckpt_shard_copy_start_clean(&m->copy, &m->elsewhere.lister.files);
+		CKPT_AWAIT(task, m->copy.task.finished);
+	}
+	m->copy.made = false;
+	if (m->err.code)
+		ckpt_log(m->core->parts.log, CKPT_LOG_WARN,
+			"old files of rank %u of step %llu stay in %s: %.600s", m->rank,
+			(unsigned long long)m->shard.step, m->core->store->label, m->err.message);
+	ckpt_error_clear(&m->err);
+	return ckpt_task_continue(task, shut_body);
 	CKPT_TASK_END(task);
 }
 
@@ -337,9 +449,13 @@ static void count(struct ckpt_repairer *m)
 
 static void clear_rank(struct ckpt_repairer *m)
 {
+	ckpt_shard_copy_clear(&m->copy);
 	ckpt_shard_read_clear(&m->fetch);
+	m->there.index = NULL;
+	ckpt_shard_clear(&m->there);
 	ckpt_shard_clear(&m->shard);
 	ckpt_chunkset_clear(&m->bad);
+	ckpt_chunkset_clear(&m->best_bad);
 }
 
 /* A file that was not finished is no file. */
@@ -348,14 +464,13 @@ static int shut_body(struct ckpt_task *task)
 	struct ckpt_repairer *m = repairer_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	if (m->made) {
-		ckpt_store_abandon(m->core->store, &m->op, &m->file);
-		CKPT_AWAIT(task, m->op.done);
-		m->made = false;
+	if (m->copy.made) {
+		ckpt_shard_copy_start_undo(&m->copy);
+		CKPT_AWAIT(task, m->copy.task.finished);
 	}
-	if (m->there.fd >= 0) {
-		ckpt_store_shut(m->source, &m->op, &m->there);
-		CKPT_AWAIT(task, m->op.done);
+	if (m->there.file.fd >= 0) {
+		ckpt_shard_start_shut(&m->there);
+		CKPT_AWAIT(task, m->there.task.finished);
 	}
 	if (m->shard.file.fd >= 0) {
 		ckpt_shard_start_shut(&m->shard);
@@ -368,49 +483,8 @@ static int shut_body(struct ckpt_task *task)
 	if (!m->over)
 		return ckpt_task_continue(task, verify_body);
 	ckpt_shard_location_clear(&m->elsewhere);
+	ckpt_rank_lister_clear(&m->lister);
 	return m->code;
-	CKPT_TASK_END(task);
-}
-
-/* What one that was killed has left of new files. False: no more. */
-static bool next_leftover(struct ckpt_repairer *m, char *out)
-{
-	char directory[CKPT_PATH_MAX];
-
-	ckpt_name_step(directory, m->pick->chosen.generation, m->pick->chosen.step);
-	for (;;) {
-		m->name = m->name ? m->name + strlen(m->name) + 1 : m->names.names;
-		if (!m->names.names || m->name == m->names.names + m->names.bytes)
-			return false;
-		if (strncmp(m->name, "rank-", 5) != 0 || !strstr(m->name, CKPT_STORE_TEMP))
-			continue;
-		int length = snprintf(out, CKPT_PATH_MAX, "%s/%s", directory, m->name);
-		if (length > 0 && length < CKPT_PATH_MAX)
-			return true;
-	}
-}
-
-static int leftovers_body(struct ckpt_task *task)
-{
-	struct ckpt_repairer *m = repairer_of(task);
-	struct ckpt_store *store = m->core->store;
-	char path[CKPT_PATH_MAX];
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_name_step(path, m->pick->chosen.generation, m->pick->chosen.step);
-	ckpt_store_list(store, &m->op, path);
-	CKPT_AWAIT(task, m->op.done);
-	m->names = m->op.listing;
-	m->op.listing = (struct ckpt_listing){0};
-	while (next_leftover(m, path)) {
-		ckpt_store_remove(store, &m->op, path);
-		CKPT_AWAIT(task, m->op.done);
-	}
-	ckpt_free(m->names.names);
-	m->names = (struct ckpt_listing){0};
-	/* One that stays takes up room, until the step goes. */
-	ckpt_error_clear(&m->said);
-	return ckpt_task_continue(task, verify_body);
 	CKPT_TASK_END(task);
 }
 
@@ -421,11 +495,16 @@ static int repairer_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	m->elsewhere = (struct ckpt_shard_location){
 		.core = m->core, .pick = m->pick, .err = &m->err, .waiter = task};
+	m->lister = (struct ckpt_rank_lister){.store = m->source,
+		.sched = &m->core->sched,
+		.generation = m->pick->chosen.generation,
+		.step = m->pick->chosen.step,
+		.stop = m->stop};
 	ckpt_shard_location_start(&m->elsewhere);
 	CKPT_AWAIT(task, m->elsewhere.task.finished);
 	if (m->elsewhere.task.result < 0)
 		return end(m, m->elsewhere.task.result);
-	return ckpt_task_continue(task, leftovers_body);
+	return ckpt_task_continue(task, verify_body);
 	CKPT_TASK_END(task);
 }
 
@@ -436,15 +515,21 @@ static void repairer_done(struct ckpt_task *task)
 
 void ckpt_repairer_start(struct ckpt_repairer *repairer)
 {
-	repairer->file.fd = -1;
-	repairer->there.fd = -1;
+	repairer->copy.file.fd = -1;
 	ckpt_shard_init(&repairer->shard);
+	ckpt_shard_init(&repairer->there);
 	ckpt_error_clear(&repairer->err);
 	ckpt_error_clear(&repairer->said);
 	ckpt_store_op_init(&repairer->op, &repairer->task, &repairer->said);
 	repairer->op.quiet = true;
 	repairer->op.stop = repairer->stop;
 	ckpt_task_start(&repairer->task, &repairer->core->sched, repairer_body, repairer_done);
+}
+
+void ckpt_repairer_wake(struct ckpt_repairer *repairer)
+{
+	ckpt_task_wake(&repairer->fetch.task);
+	ckpt_task_wake(&repairer->copy.fetch.task);
 }
 
 void ckpt_repairer_tell(const struct ckpt_repairer *repairer, struct ckpt_error *found)

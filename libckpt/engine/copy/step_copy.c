@@ -16,9 +16,10 @@
 /* Each has taken longer than that. */
 #define LOOKS_MAX 5
 
+static ckpt_task_fn copy_body;
+static ckpt_task_fn begin_body;
 static ckpt_task_fn catalog_body;
 static ckpt_task_fn commit_body;
-static ckpt_task_fn create_body;
 static ckpt_task_fn last_look_body;
 static ckpt_task_fn publish_body;
 static ckpt_task_fn other_body;
@@ -33,81 +34,110 @@ static void sync_step(struct ckpt_step_copy *e)
 	ckpt_store_sync(e->store, &e->op, path);
 }
 
-/* What an export that was killed has left goes first: its names, that is. What is good of it is still read. */
-static int shard_body(struct ckpt_task *task)
+/* What is fetched at once is written at once, and is a part there. */
+static int check_blocks(struct ckpt_step_copy *e)
 {
-	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
-	const struct ckpt_manifest_rank *rank = e->shard->rank;
-	char path[CKPT_PATH_MAX];
-	int r;
+	uint64_t chunk_bytes = e->shard->index->layout->chunk_bytes;
 
-	CKPT_TASK_BEGIN(task);
-	/* What is fetched at once is written at once, and is a part there. */
-	if (e->place.bucket && e->shard->index->layout->chunk_bytes > e->core->config.block_bytes)
-		return ckpt_fail(e->err, -EINVAL,
-			"cannot copy step %llu to %s: its chunks of %llu bytes are larger than "
-			"blocks of %llu, the block_bytes of this engine: copy it to a directory",
-			(unsigned long long)ckpt_step_copy_step(e), e->place.label,
-			(unsigned long long)e->shard->index->layout->chunk_bytes,
-			(unsigned long long)e->core->config.block_bytes);
-	/* There it is whole. Or somebody else has put it there, if the step is: what is bad of it does not give way. */
-	if (e->place.bucket && !e->adds)
-		return ckpt_task_continue(task, create_body);
-	ckpt_name_index(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank->rank,
-		rank->attempt);
-	ckpt_store_remove(e->store, &e->op, path);
-	CKPT_AWAIT(task, e->op.done);
-	r = ckpt_step_copy_trouble(e, "remove");
-	if (r < 0)
-		return r;
-	if (e->adds) {
-		sync_step(e);
-		CKPT_AWAIT(task, e->op.done);
-		r = ckpt_step_copy_trouble(e, "sync");
-		if (r < 0)
-			return r;
-	}
-	ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank->rank,
-		rank->attempt);
-	ckpt_store_remove(e->store, &e->op, path);
-	CKPT_AWAIT(task, e->op.done);
-	r = ckpt_step_copy_trouble(e, "remove");
-	if (r < 0)
-		return r;
-	return ckpt_task_continue(task, create_body);
-	CKPT_TASK_END(task);
+	if (!e->place.bucket || chunk_bytes <= e->core->config.block_bytes)
+		return 0;
+	return ckpt_fail(e->err, -EINVAL,
+		"cannot copy step %llu to %s: its chunks of %llu bytes are larger than "
+		"blocks of %llu, the block_bytes of this engine: copy it to a directory",
+		(unsigned long long)ckpt_step_copy_step(e), e->place.label,
+		(unsigned long long)chunk_bytes, (unsigned long long)e->core->config.block_bytes);
 }
 
-static int create_body(struct ckpt_task *task)
+void ckpt_step_copy_init_copy(struct ckpt_step_copy *e)
+{
+	bool taken = e->again || ckpt_shard_copy_is_taken(&e->lister.files, e->shard->rank->rank);
+
+	ckpt_shard_copy_clear(&e->copy);
+	/* Where the manifest is there an index before the name of its shard would be damage. */
+	e->copy = (struct ckpt_shard_copy){.shard = e->shard,
+		.dest = e->store,
+		.read = {.core = e->core,
+			.store = e->shard->store,
+			.file = &e->shard->file,
+			.header = e->shard->header,
+			.stop = e->stop,
+			.err = e->err,
+			.counter = e->counter},
+		.stop = e->stop,
+		.syncs = e->adds,
+		/* In a bucket what was begun under the names of the manifest is gone on with. */
+		.fresh = taken && (!e->place.bucket || e->adds),
+		.waiter = &e->task,
+		.file = {.fd = -1}};
+}
+
+static void start_copy(struct ckpt_step_copy *e)
+{
+	struct ckpt_shard *shard = e->shard;
+
+	ckpt_step_copy_init_copy(e);
+	e->patch = (struct ckpt_shard_read_patch){.store = shard->store,
+		.file = shard->cached.fd >= 0 ? &shard->cached : &shard->file,
+		.chunks = &e->left_bad};
+	if (e->left.file.fd >= 0) {
+		e->copy.read.store = e->store;
+		e->copy.read.file = &e->left.file;
+		e->copy.read.patch = &e->patch;
+	}
+	ckpt_shard_copy_start(&e->copy);
+}
+
+/* What is written at once is there at once. */
+static bool in_parts(const struct ckpt_step_copy *e)
+{
+	return e->shard->index->layout->bytes > e->copy.read.unit;
+}
+
+/* What is there of the rank goes, whole or not: it takes up the room for its shard. */
+static int room_body(struct ckpt_task *task)
 {
 	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
-	const struct ckpt_manifest_rank *rank = e->shard->rank;
-	char path[CKPT_PATH_MAX];
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank->rank,
-		rank->attempt);
-	ckpt_store_resume(e->store, &e->op, path,
-		ckpt_align_up(e->shard->index->layout->bytes, e->store->align), &e->file);
-	CKPT_AWAIT(task, e->op.done);
-	e->unit = e->op.unit;
-	/* It may be what is left that takes up the room. */
-	if (e->op.result == -ENOSPC && e->left.file.fd >= 0) {
+	e->full = true;
+	ckpt_error_clear(e->err);
+	if (e->left.file.fd >= 0) {
 		ckpt_shard_start_shut(&e->left);
 		CKPT_AWAIT(task, e->left.task.finished);
-		ckpt_step_copy_drop_left(e);
-		ckpt_error_clear(e->err);
-		return ckpt_task_continue(task, create_body);
 	}
-	return ckpt_step_copy_trouble(e, "create");
+	ckpt_step_copy_drop_left(e);
+	ckpt_shard_copy_start_clean(&e->copy, &e->lister.files);
+	CKPT_AWAIT(task, e->copy.task.finished);
+	if (e->copy.task.result < 0)
+		return e->copy.task.result;
+	return ckpt_task_continue(task, copy_body);
 	CKPT_TASK_END(task);
 }
 
-static int seal_body(struct ckpt_task *task)
+static bool may_make_room(const struct ckpt_step_copy *e)
+{
+	return e->copy.task.result == -ENOSPC && !e->copy.made && !e->full &&
+	       ckpt_shard_copy_is_taken(&e->lister.files, e->shard->rank->rank);
+}
+
+/* Nobody can write over an object there, and one that is whole is not replaced by itself. */
+static int take_index(struct ckpt_step_copy *e)
+{
+	int r = e->copy.task.result;
+
+	if (r != -EEXIST)
+		return r;
+	ckpt_error_clear(e->err);
+	return ckpt_fail_at(e->err, r,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->copy.op.path},
+		"%s is in %s already, and differs: it has changed since it was written; remove it "
+		"there, and copy the step again",
+		e->copy.op.path, e->place.label);
+}
+
+static int index_body(struct ckpt_task *task)
 {
 	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
-	const struct ckpt_manifest_rank *rank = e->shard->rank;
-	char path[CKPT_PATH_MAX];
 	int r;
 
 	CKPT_TASK_BEGIN(task);
@@ -116,58 +146,116 @@ static int seal_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, e->left.task.finished);
 	}
 	ckpt_step_copy_drop_left(e);
-	ckpt_store_seal(e->store, &e->op, &e->file, e->shard->index->layout->bytes);
-	CKPT_AWAIT(task, e->op.done);
-	r = ckpt_step_copy_trouble(e, "seal");
+	ckpt_shard_copy_start_index(&e->copy);
+	CKPT_AWAIT(task, e->copy.task.finished);
+	r = take_index(e);
 	if (r < 0)
 		return r;
-	/* Where the manifest is there half an index would be damage, and so would one before the name of its shard. */
-	if (e->adds) {
-		sync_step(e);
-		CKPT_AWAIT(task, e->op.done);
-		r = ckpt_step_copy_trouble(e, "sync");
-		if (r < 0)
-			return r;
-	}
-	ckpt_name_index(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank->rank,
-		rank->attempt);
 	if (e->adds)
-		ckpt_store_publish(e->store, &e->op, path, e->shard->index_bytes,
-			e->shard->index_length, NULL);
-	else
-		ckpt_store_put(
-			e->store, &e->op, path, e->shard->index_bytes, e->shard->index_length);
-	CKPT_AWAIT(task, e->op.done);
-	r = ckpt_step_copy_trouble(e, "create");
-	if (r == 0 && e->adds)
 		e->undo_to = 0;
-	return r;
+	ckpt_shard_copy_start_clean(&e->copy, &e->lister.files);
+	CKPT_AWAIT(task, e->copy.task.finished);
+	if (e->copy.task.result < 0)
+		return e->copy.task.result;
+	ckpt_shard_copy_clear(&e->copy);
 	CKPT_TASK_END(task);
 }
 
-static void drop_names(struct ckpt_step_copy *e)
+/* Goes to the next shard of the rank that was begun and is not read from. */
+static bool next_unfinished(struct ckpt_step_copy *e, char *path)
 {
-	ckpt_free(e->names.names);
-	e->names = (struct ckpt_listing){0};
-	e->at = 0;
+	uint32_t rank = e->shard->rank->rank;
+
+	while (ckpt_rank_files_next_unfinished(&e->lister.files, rank, e->unfinished)) {
+		if (e->left.file.fd >= 0 && strcmp(e->unfinished, e->left.attempt) == 0)
+			continue;
+		ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank,
+			e->unfinished);
+		return true;
+	}
+	return false;
 }
 
-/* Goes to the next rank that is not wanted and has an index there, or a shard. */
+/*
+ * Each copy that was killed has left a shard that takes its whole room: however many there were, one of them stays. Where
+ * the manifest is there a repair may be at one, which has no lock.
+ */
+static int begin_body(struct ckpt_task *task)
+{
+	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = check_blocks(e);
+	if (r < 0)
+		return r;
+	e->unfinished[0] = 0;
+	while (!e->place.bucket && !e->adds && next_unfinished(e, path)) {
+		ckpt_store_remove(e->store, &e->op, path);
+		CKPT_AWAIT(task, e->op.done);
+		r = ckpt_step_copy_trouble(e, "remove");
+		if (r < 0)
+			return r;
+	}
+	return ckpt_task_continue(task, copy_body);
+	CKPT_TASK_END(task);
+}
+
+/* No name is used again. What was there before is read until the new files are whole, and then goes. */
+static int copy_body(struct ckpt_task *task)
+{
+	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	start_copy(e);
+	CKPT_AWAIT(task, e->copy.task.finished);
+	e->code = e->copy.task.result;
+	if (e->code == 0)
+		return ckpt_task_continue(task, index_body);
+	if (may_make_room(e))
+		return ckpt_task_continue(task, room_body);
+	/* Another file of the rank may be good: then this is started again. */
+	if (e->copy.made && ckpt_shard_copy_has_bad_source(&e->copy)) {
+		e->again = true;
+		/* An object that is there somebody else has put. */
+		e->copy.resumes = e->place.bucket && !in_parts(e);
+		ckpt_shard_copy_start_undo(&e->copy);
+		CKPT_AWAIT(task, e->copy.task.finished);
+	}
+	return e->code;
+	CKPT_TASK_END(task);
+}
+
+/* What there is of the step, as it was listed just now. `code`: what the listing has come to. */
+static int take_names(struct ckpt_step_copy *e, int code)
+{
+	int r = ckpt_rank_files_take(&e->names, &e->op.listing);
+
+	ckpt_free(e->op.listing.names);
+	e->op.listing = (struct ckpt_listing){0};
+	e->at = 0;
+	if (code < 0 || r == 0)
+		return code;
+	return ckpt_fail(e->err, r, "out of memory for the names of step %llu",
+		(unsigned long long)ckpt_step_copy_step(e));
+}
+
+/* Goes to the next index, or shard, of a rank that is not wanted. */
 static bool next_stray(struct ckpt_step_copy *e, char *path)
 {
-	for (; e->rank < e->pick->manifest.world; e->rank++) {
-		const struct ckpt_manifest_rank *rank = &e->pick->manifest.ranks[e->rank];
+	enum ckpt_rank_file wanted = e->stray_shards ? CKPT_RANK_SHARD : CKPT_RANK_INDEX;
+	char attempt[CKPT_ATTEMPT_CHARS];
+	enum ckpt_rank_file kind;
+	uint32_t rank;
 
-		if (ckpt_rankset_has(&e->ranks, e->rank))
+	while (e->at < e->names.count) {
+		if (!ckpt_parse_rank_file(e->names.names[e->at++], &rank, &kind, attempt) ||
+			kind != wanted || ckpt_rankset_has(&e->ranks, rank))
 			continue;
-		if (e->stray_shards)
-			ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-				rank->rank, rank->attempt);
-		else
-			ckpt_name_index(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-				rank->rank, rank->attempt);
-		if (ckpt_listing_has(&e->names, strrchr(path, '/') + 1, &e->at))
-			return true;
+		(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
+			path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank, attempt);
+		return true;
 	}
 	return false;
 }
@@ -187,13 +275,10 @@ static int strays_body(struct ckpt_task *task)
 	ckpt_name_step(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e));
 	ckpt_store_list(e->store, &e->op, path);
 	CKPT_AWAIT(task, e->op.done);
-	r = ckpt_step_copy_trouble(e, "list");
-	drop_names(e);
-	e->names = e->op.listing;
-	e->op.listing = (struct ckpt_listing){0};
+	r = take_names(e, ckpt_step_copy_trouble(e, "list"));
 	if (r < 0)
 		return r;
-	for (e->rank = 0; next_stray(e, path); e->rank++) {
+	while (next_stray(e, path)) {
 		ckpt_store_remove(e->store, &e->op, path);
 		CKPT_AWAIT(task, e->op.done);
 		r = ckpt_step_copy_trouble(e, "remove");
@@ -251,11 +336,6 @@ static int commit_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-static bool has_name(struct ckpt_step_copy *e, const char *path)
-{
-	return ckpt_listing_has(&e->names, strrchr(path, '/') + 1, &e->at);
-}
-
 static int check_whole(struct ckpt_step_copy *e)
 {
 	char path[CKPT_PATH_MAX];
@@ -264,12 +344,9 @@ static int check_whole(struct ckpt_step_copy *e)
 		const struct ckpt_manifest_rank *rank = &e->pick->manifest.ranks[i];
 		if (!ckpt_rankset_has(&e->ranks, i))
 			continue;
-		ckpt_name_index(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-			rank->rank, rank->attempt);
-		bool whole = has_name(e, path);
 		ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
 			rank->rank, rank->attempt);
-		if (!whole || !has_name(e, path))
+		if (!ckpt_rank_files_has_both(&e->names, i))
 			return ckpt_fail_at(e->err, -EBUSY,
 				&(struct ckpt_where){
 					.tier = ckpt_store_tier(e->store), .file = path},
@@ -300,10 +377,7 @@ static int last_look_body(struct ckpt_task *task)
 	ckpt_name_step(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e));
 	ckpt_store_list(e->store, &e->op, path);
 	CKPT_AWAIT(task, e->op.done);
-	r = e->op.result == -ENOENT ? *e->stop : ckpt_step_copy_trouble(e, "list");
-	drop_names(e);
-	e->names = e->op.listing;
-	e->op.listing = (struct ckpt_listing){0};
+	r = take_names(e, e->op.result == -ENOENT ? *e->stop : ckpt_step_copy_trouble(e, "list"));
 	if (r == 0)
 		r = check_whole(e);
 	return r < 0 ? r : ckpt_task_continue(task, publish_body);
@@ -412,12 +486,6 @@ static int unlock_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* What is written at once is there at once. */
-static bool in_parts(const struct ckpt_step_copy *e)
-{
-	return e->shard->index->layout->bytes > e->unit;
-}
-
 /* What has failed is neither what was read nor what was written: the same again may come to its end. */
 static bool may_go_on(int code)
 {
@@ -430,64 +498,40 @@ static int leave_body(struct ckpt_task *task)
 	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	if (e->file.fd >= 0) {
-		ckpt_store_shut(e->store, &e->op, &e->file);
+	if (e->copy.file.fd >= 0) {
+		ckpt_store_shut(e->store, &e->op, &e->copy.file);
 		CKPT_AWAIT(task, e->op.done);
 	}
 	return ckpt_task_continue(task, unlock_body);
 	CKPT_TASK_END(task);
 }
 
-/* Goes to the next rank that may have left something. */
-static bool next_undone(struct ckpt_step_copy *e)
+/* Goes to the next index, or shard, that is taken back: to a step that is there only what was added just now. */
+static bool next_undone(struct ckpt_step_copy *e, enum ckpt_rank_file wanted, char *path)
 {
-	while (e->rank < e->undo_to && !ckpt_rankset_has(&e->ranks, e->rank))
-		e->rank++;
-	return e->rank < e->undo_to;
+	char attempt[CKPT_ATTEMPT_CHARS];
+	enum ckpt_rank_file kind;
+	uint32_t rank;
+
+	while (e->at < e->names.count) {
+		if (!ckpt_parse_rank_file(e->names.names[e->at++], &rank, &kind, attempt) ||
+			kind != wanted || rank < e->undo_from || rank >= e->undo_to ||
+			!ckpt_rankset_has(&e->ranks, rank) ||
+			(e->adds && strcmp(attempt, e->copy.attempt) != 0))
+			continue;
+		(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
+			path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank, attempt);
+		return true;
+	}
+	return false;
 }
 
-/*
- * Takes back what was written; what remains, marker and claim, is a store without this step. In a bucket nobody is
- * locked out: another export may have just put the same objects there, and its manifest. They stay, and are as good
- * for the next one.
- */
-static int undo_body(struct ckpt_task *task)
+static int undo_directories_body(struct ckpt_task *task)
 {
 	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
-	const struct ckpt_manifest_rank *rank;
 	char path[CKPT_PATH_MAX];
 
 	CKPT_TASK_BEGIN(task);
-	if (e->file.fd >= 0) {
-		if (e->place.bucket && !in_parts(e))
-			ckpt_store_shut(e->store, &e->op, &e->file);
-		else
-			ckpt_store_abandon(e->store, &e->op, &e->file);
-		CKPT_AWAIT(task, e->op.done);
-	}
-	if (e->place.bucket)
-		return ckpt_task_continue(task, unlock_body);
-	/* Never an index without its shard: that would be damage. */
-	for (e->rank = e->undo_from; next_undone(e); e->rank++) {
-		rank = &e->pick->manifest.ranks[e->rank];
-		ckpt_name_index(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-			rank->rank, rank->attempt);
-		ckpt_store_remove(e->store, &e->op, path);
-		CKPT_AWAIT(task, e->op.done);
-		if (e->op.result < 0)
-			continue;
-		if (e->adds) {
-			sync_step(e);
-			CKPT_AWAIT(task, e->op.done);
-			if (e->op.result < 0)
-				continue;
-		}
-		rank = &e->pick->manifest.ranks[e->rank];
-		ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-			rank->rank, rank->attempt);
-		ckpt_store_remove(e->store, &e->op, path);
-		CKPT_AWAIT(task, e->op.done);
-	}
 	if (e->catalog_made) {
 		name_catalog(e, path);
 		ckpt_store_remove(e->store, &e->op, path);
@@ -505,9 +549,63 @@ static int undo_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* Never an index without its shard: that would be damage. */
+static int undo_ranks_body(struct ckpt_task *task)
+{
+	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_step(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e));
+	ckpt_store_list(e->store, &e->op, path);
+	CKPT_AWAIT(task, e->op.done);
+	if (take_names(e, 0) < 0)
+		return ckpt_task_continue(task, unlock_body);
+	while (next_undone(e, CKPT_RANK_INDEX, path)) {
+		ckpt_store_remove(e->store, &e->op, path);
+		CKPT_AWAIT(task, e->op.done);
+		if (e->op.result < 0)
+			return ckpt_task_continue(task, unlock_body);
+	}
+	sync_step(e);
+	CKPT_AWAIT(task, e->op.done);
+	if (e->op.result < 0)
+		return ckpt_task_continue(task, unlock_body);
+	e->at = 0;
+	while (next_undone(e, CKPT_RANK_SHARD, path)) {
+		ckpt_store_remove(e->store, &e->op, path);
+		CKPT_AWAIT(task, e->op.done);
+	}
+	return ckpt_task_continue(task, undo_directories_body);
+	CKPT_TASK_END(task);
+}
+
+/*
+ * Takes back what was written; what remains, marker and claim, is a store without this step. In a bucket nobody is
+ * locked out: another export may have just put the same objects there, and its manifest. They stay, and are as good
+ * for the next one.
+ */
+static int undo_body(struct ckpt_task *task)
+{
+	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (e->copy.file.fd >= 0) {
+		if (e->place.bucket && !in_parts(e))
+			ckpt_store_shut(e->store, &e->op, &e->copy.file);
+		else
+			ckpt_store_abandon(e->store, &e->op, &e->copy.file);
+		CKPT_AWAIT(task, e->op.done);
+	}
+	if (e->place.bucket)
+		return ckpt_task_continue(task, unlock_body);
+	return ckpt_task_continue(task, e->undo_to > 0 ? undo_ranks_body : undo_directories_body);
+	CKPT_TASK_END(task);
+}
+
 void ckpt_step_copy_init(struct ckpt_step_copy *step_copy)
 {
-	step_copy->file.fd = -1;
+	step_copy->copy.file.fd = -1;
 	step_copy->lock.fd = -1;
 	ckpt_shard_init(&step_copy->left);
 	ckpt_store_op_init(&step_copy->op, &step_copy->task, step_copy->err);
@@ -528,8 +626,7 @@ void ckpt_step_copy_start_check(struct ckpt_step_copy *step_copy)
 bool ckpt_step_copy_may_add(const struct ckpt_step_copy *step_copy, int code)
 {
 	return step_copy->partial && step_copy->there && !step_copy->place.self &&
-	       !*step_copy->stop &&
-	       (code == CKPT_EINCOMPLETE || code == CKPT_EINTEGRITY || code == CKPT_EFORMAT);
+	       !*step_copy->stop && ckpt_code_is_damage(code);
 }
 
 void ckpt_step_copy_start_add(struct ckpt_step_copy *step_copy)
@@ -537,13 +634,17 @@ void ckpt_step_copy_start_add(struct ckpt_step_copy *step_copy)
 	CKPT_ASSERT(step_copy->there && step_copy->partial);
 	step_copy->there = false;
 	step_copy->adds = true;
+	/* It was listed before the lock. */
+	ckpt_rank_lister_clear(&step_copy->lister);
 	start(step_copy, ckpt_step_copy_add_body);
 }
 
-void ckpt_step_copy_start_look(struct ckpt_step_copy *step_copy, const struct ckpt_shard *shard)
+void ckpt_step_copy_start_look(struct ckpt_step_copy *step_copy, struct ckpt_shard *shard)
 {
 	CKPT_ASSERT(step_copy->left.file.fd < 0 && shard->index);
 	step_copy->shard = shard;
+	step_copy->full = false;
+	step_copy->again = false;
 	if (!step_copy->adds)
 		step_copy->undo_to = shard->rank->rank + 1;
 	start(step_copy, ckpt_step_copy_look_body);
@@ -551,16 +652,11 @@ void ckpt_step_copy_start_look(struct ckpt_step_copy *step_copy, const struct ck
 
 void ckpt_step_copy_start_shard(struct ckpt_step_copy *step_copy)
 {
-	CKPT_ASSERT(step_copy->file.fd < 0 && step_copy->shard && !step_copy->have);
+	CKPT_ASSERT(step_copy->copy.file.fd < 0 && step_copy->shard && !step_copy->have);
 	step_copy->undo_to = step_copy->shard->rank->rank + 1;
 	if (step_copy->adds)
 		step_copy->undo_from = step_copy->shard->rank->rank;
-	start(step_copy, shard_body);
-}
-
-void ckpt_step_copy_start_seal(struct ckpt_step_copy *step_copy)
-{
-	start(step_copy, seal_body);
+	start(step_copy, begin_body);
 }
 
 void ckpt_step_copy_start_commit(struct ckpt_step_copy *step_copy)
@@ -587,7 +683,9 @@ void ckpt_step_copy_clear(struct ckpt_step_copy *step_copy)
 	CKPT_ASSERT(!ckpt_task_active(&step_copy->task) && !step_copy->store);
 	if (step_copy->core)
 		ckpt_step_copy_drop_left(step_copy);
-	drop_names(step_copy);
+	ckpt_shard_copy_clear(&step_copy->copy);
+	ckpt_rank_files_clear(&step_copy->names);
+	ckpt_rank_lister_clear(&step_copy->lister);
 	ckpt_free(step_copy->marker);
 	ckpt_free(step_copy->claim);
 	step_copy->marker = NULL;

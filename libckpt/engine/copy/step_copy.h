@@ -16,12 +16,12 @@
 #ifndef CKPT_ENGINE_COPY_STEP_COPY_H
 #define CKPT_ENGINE_COPY_STEP_COPY_H
 
+#include "engine/copy/shard_copy.h"
 #include "engine/core/rankset.h"
+#include "engine/lineage/rank_files.h"
 #include "engine/lineage/select_step.h"
 #include "engine/reshard/catalog_map.h"
 #include "engine/shard/chunkset.h"
-#include "engine/shard/read.h"
-#include "engine/shard/shard.h"
 
 struct ckpt_step_copy {
 	struct ckpt_task task; /* await `finished`, look at `result` */
@@ -37,8 +37,6 @@ struct ckpt_step_copy {
 	struct ckpt_task *waiter;
 
 	struct ckpt_store *store; /* NULL: not open */
-	struct ckpt_object file;  /* the shard being written; fd -1: none */
-	uint64_t unit;            /* what it is written in; 0: as one likes */
 	bool publish_tried;       /* the manifest may be there: nothing is taken back any more */
 	bool there;               /* the destination has the step already: the same manifest */
 	bool partial; /* it is a store of some ranks, or of a node: of such a step there may be more to come */
@@ -48,7 +46,9 @@ struct ckpt_step_copy {
 	struct ckpt_chunkset left_bad;
 
 	/* Its own. */
-	const struct ckpt_shard *shard;
+	struct ckpt_shard *shard;
+	struct ckpt_shard_copy copy; /* of it */
+	struct ckpt_shard_read_patch patch;
 	struct ckpt_shard_read look;
 	uint64_t left_size;
 	atomic_uint_fast64_t looked; /* at bytes: nobody asks */
@@ -61,12 +61,18 @@ struct ckpt_step_copy {
 	char *claim;
 	uint64_t claim_length;
 	uint64_t newest;
-	size_t at;                 /* in the claims of the source, then in `names` */
-	struct ckpt_listing names; /* what is there of the step */
-	uint32_t undo_from;        /* ranks from this one */
+	size_t at;                      /* in the claims of the source, then in `names` */
+	struct ckpt_rank_files names;   /* what is there of the step */
+	struct ckpt_rank_lister lister; /* the same, before anything was copied */
+	struct ckpt_rank_lister_wait wait;
+	char index_attempt[CKPT_ATTEMPT_CHARS]; /* of the index that `left` has */
+	char unfinished[CKPT_ATTEMPT_CHARS];    /* of the leftover that was removed last */
+	uint32_t undo_from;                     /* ranks from this one */
 	uint32_t undo_to; /* to the one before this one may have left files that go if it fails */
 	uint32_t rank;
-	bool adds; /* to a step that was there: what of it is whole stays, whatever follows */
+	bool full;  /* what was there of the rank was removed to make room */
+	bool again; /* the files of the rank were begun before, and removed */
+	bool adds;  /* to a step that was there: what of it is whole stays, whatever follows */
 	bool locked;
 	bool dirs_made;
 	bool catalog_made;
@@ -93,11 +99,12 @@ void ckpt_step_copy_start_check(struct ckpt_step_copy *step_copy);
 bool ckpt_step_copy_may_add(const struct ckpt_step_copy *step_copy, int code);
 void ckpt_step_copy_start_add(struct ckpt_step_copy *step_copy);
 /* Looks for what is there of a rank. The index of `shard` is there; of what it says `have`, or `left`. */
-void ckpt_step_copy_start_look(struct ckpt_step_copy *step_copy, const struct ckpt_shard *shard);
-/* Begins the shard of the rank that was looked for; its bytes are for shard/read.h to write. */
+void ckpt_step_copy_start_look(struct ckpt_step_copy *step_copy, struct ckpt_shard *shard);
+/*
+ * Copies the files of the rank that was looked for. Its shard is open, and its header has been read. After a failure
+ * that was met in its file (ckpt_shard_copy_has_bad_source()) it may be started again, with another file of the rank.
+ */
 void ckpt_step_copy_start_shard(struct ckpt_step_copy *step_copy);
-/* Seals that shard and writes its index. */
-void ckpt_step_copy_start_seal(struct ckpt_step_copy *step_copy);
 /* Publishes. */
 void ckpt_step_copy_start_commit(struct ckpt_step_copy *step_copy);
 /*

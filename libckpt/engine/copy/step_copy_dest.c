@@ -12,31 +12,16 @@
 #include "format/sealed.h"
 #include "io/io_direct.h"
 
-static void drop_data(struct ckpt_step_copy *e)
-{
-	ckpt_free(e->op.data);
-	e->op.data = NULL;
-}
-
 int ckpt_step_copy_trouble(struct ckpt_step_copy *e, const char *doing)
 {
-	if (e->op.result >= 0)
-		return *e->stop;
-	return ckpt_fail_at(e->err, e->op.result,
-		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->op.path},
-		"cannot %s %s in %s: %s", doing, e->op.path, e->place.label,
-		ckpt_code_text(e->op.result));
+	return e->op.result < 0 ? ckpt_store_fail(&e->op, doing, NULL, e->err) : *e->stop;
 }
 
 /* Takes a small file of the source as it is. */
 static int take_bytes(struct ckpt_step_copy *e, char **ret_bytes, uint64_t *ret_length)
 {
 	if (e->op.result < 0)
-		return ckpt_fail_at(e->err, e->op.result,
-			&(struct ckpt_where){
-				.tier = ckpt_store_tier(e->core->store), .file = e->op.path},
-			"cannot read %s in %s: %s", e->op.path, e->core->parts.label,
-			ckpt_code_text(e->op.result));
+		return ckpt_step_copy_trouble(e, "read");
 	*ret_bytes = e->op.data;
 	*ret_length = e->op.length;
 	e->op.data = NULL;
@@ -111,7 +96,7 @@ static int check_marker(struct ckpt_step_copy *e)
 	struct ckpt_marker marker;
 
 	int r = ckpt_marker_decode(e->op.data, e->op.length, CKPT_NAME_MARKER, e->err, &marker);
-	drop_data(e);
+	ckpt_store_drop_data(&e->op);
 	if (r < 0)
 		return r;
 	/* The store of a node may have been told of the step by others, without the files. */
@@ -164,8 +149,7 @@ static int check_empty(struct ckpt_step_copy *e)
 	e->came = e->came || again;
 	/* What is brought goes where a new store would be made, too. */
 	bool other = !e->place.claims && holds_other_things(&e->op.listing);
-	ckpt_free(e->op.listing.names);
-	e->op.listing = (struct ckpt_listing){0};
+	ckpt_free(ckpt_store_take_listing(&e->op).names);
 	if (again)
 		return *e->stop ? *e->stop : 1;
 	if (other)
@@ -223,7 +207,7 @@ int ckpt_step_copy_take_there(struct ckpt_step_copy *e)
 {
 	e->there = e->op.length == e->pick->manifest_length &&
 		   memcmp(e->op.data, e->pick->manifest_bytes, e->op.length) == 0;
-	drop_data(e);
+	ckpt_store_drop_data(&e->op);
 	return e->there ? *e->stop : ckpt_step_copy_fail_there(e);
 }
 
@@ -232,7 +216,7 @@ static int check_claim(struct ckpt_step_copy *e)
 	bool same = e->op.data && e->op.length == e->claim_length &&
 		    memcmp(e->op.data, e->claim, e->claim_length) == 0;
 
-	drop_data(e);
+	ckpt_store_drop_data(&e->op);
 	if (!same && e->place.claims)
 		return ckpt_fail_at(e->err, CKPT_EMISMATCH,
 			&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->path},
@@ -313,7 +297,7 @@ void ckpt_step_copy_look_for_stone(struct ckpt_step_copy *e)
 /* What is written now would be removed with the rest. */
 int ckpt_step_copy_take_stone(struct ckpt_step_copy *e)
 {
-	drop_data(e);
+	ckpt_store_drop_data(&e->op);
 	if (e->op.result >= 0)
 		return fail_going(e);
 	return e->op.result == -ENOENT ? *e->stop : ckpt_step_copy_trouble(e, "read");
@@ -410,8 +394,7 @@ static uint64_t take_newest(struct ckpt_step_copy *e)
 {
 	uint64_t newest = ckpt_newest_claim(&e->op.listing);
 
-	ckpt_free(e->op.listing.names);
-	e->op.listing = (struct ckpt_listing){0};
+	ckpt_free(ckpt_store_take_listing(&e->op).names);
 	return newest;
 }
 

@@ -36,6 +36,11 @@ int ckpt_step_copy_take_stone(struct ckpt_step_copy *e);
 /* -EEXIST: another step of that number is there. */
 int ckpt_step_copy_fail_there(struct ckpt_step_copy *e);
 
+/* copy/step_copy.c */
+
+/* Of e->shard, with nothing begun. */
+void ckpt_step_copy_init_copy(struct ckpt_step_copy *e);
+
 /* copy/step_copy_resume.c */
 
 /* What is there of a rank. */

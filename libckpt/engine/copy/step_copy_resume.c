@@ -8,13 +8,13 @@
 #include "engine/copy/step_copy_dest.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
 #include "format/sealed.h"
 
 static ckpt_task_fn look_shard_body;
-static ckpt_task_fn index_body;
 
 void ckpt_step_copy_drop_left(struct ckpt_step_copy *e)
 {
@@ -25,8 +25,7 @@ void ckpt_step_copy_drop_left(struct ckpt_step_copy *e)
 /* Of a failure that says nothing about what is there. 0: it is not there, or no good. */
 static int take_failure(struct ckpt_step_copy *e, int code)
 {
-	bool damage = code == 0 || code == CKPT_EINCOMPLETE || code == CKPT_EINTEGRITY ||
-		      code == CKPT_EFORMAT || code == CKPT_EVERSION;
+	bool damage = code == 0 || ckpt_code_is_damage(code) || code == CKPT_EVERSION;
 
 	if (*e->stop)
 		return *e->stop;
@@ -58,22 +57,24 @@ static void start_index(
 	struct ckpt_step_copy *e, const struct ckpt_manifest_rank *rank, struct ckpt_error *err)
 {
 	ckpt_error_clear(&e->aside);
+	if (!e->lister.store)
+		e->lister = (struct ckpt_rank_lister){.store = e->store,
+			.sched = &e->core->sched,
+			.generation = ckpt_step_copy_generation(e),
+			.step = ckpt_step_copy_step(e),
+			.stop = e->stop};
 	e->left = (struct ckpt_shard){.core = e->core,
 		.store = e->store,
 		.generation = ckpt_step_copy_generation(e),
 		.step = ckpt_step_copy_step(e),
 		.rank = rank,
+		/* In a bucket an object that was only begun is none. */
+		.lister = e->adds || e->there || !e->place.bucket ? &e->lister : NULL,
 		.stop = e->stop,
 		.err = err,
 		.waiter = &e->task};
 	ckpt_shard_init(&e->left);
 	ckpt_shard_start_index(&e->left);
-}
-
-static void name_index(const struct ckpt_step_copy *e, char *path)
-{
-	ckpt_name_index(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-		e->shard->rank->rank, e->shard->rank->attempt);
 }
 
 static void start_fetch(struct ckpt_step_copy *e)
@@ -106,12 +107,14 @@ int ckpt_step_copy_look_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, e->left.task.finished);
 	r = e->left.task.result;
 	if (r == 0) {
+		memcpy(e->index_attempt, e->left.attempt, sizeof(e->index_attempt));
 		ckpt_shard_start_open(&e->left);
 		CKPT_AWAIT(task, e->left.task.finished);
 		e->left_size = e->left.op.size;
 		r = e->left.task.result;
 	}
-	e->have = r == 0;
+	/* An index says of the shard of its attempt that it was synced. */
+	e->have = r == 0 && strcmp(e->index_attempt, e->left.attempt) == 0;
 	r = take_failure(e, r);
 	if (e->have && e->place.bucket)
 		atomic_fetch_add(e->counter, e->shard->index->layout->bytes);
@@ -129,9 +132,18 @@ static int look_shard_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	ckpt_rank_lister_want(&e->lister, &e->wait, task);
+	CKPT_AWAIT(task, e->wait.done);
+	if (e->lister.result < 0)
+		return end(e, ckpt_error_copy(&e->lister.err, e->err));
 	if (e->left.file.fd < 0) {
+		/* Of several that were only begun any will do. */
+		e->left.attempt[0] = 0;
+		if (!ckpt_rank_files_next(&e->lister.files, e->shard->rank->rank, CKPT_RANK_SHARD,
+			    e->left.attempt))
+			return end(e, *e->stop);
 		ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-			e->shard->rank->rank, e->shard->rank->attempt);
+			e->shard->rank->rank, e->left.attempt);
 		ckpt_store_open(e->store, &e->op, path, &e->left.file);
 		CKPT_AWAIT(task, e->op.done);
 		if (e->op.result < 0 && e->op.result != -ENOENT &&
@@ -154,35 +166,15 @@ static int look_shard_body(struct ckpt_task *task)
 	e->have = e->have && r == 0 && e->left_bad.count == 0;
 	if (r < 0)
 		return end(e, take_failure(e, r));
-	if (e->have)
-		atomic_fetch_add(e->counter, e->shard->index->layout->bytes);
-	/* Of a step that is there it is as it was left, and the commit syncs its name. */
-	if (e->have && !e->adds)
-		return ckpt_task_continue(task, index_body);
-	if (e->have)
-		return end(e, 0);
-	return e->left_bad.count < e->left_bad.room ? 0 : end(e, 0);
-	CKPT_TASK_END(task);
-}
-
-/* The shard was synced before its index was begun; whether the index was, nobody knows. It is written again. */
-static int index_body(struct ckpt_task *task)
-{
-	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
-	char path[CKPT_PATH_MAX];
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	name_index(e, path);
-	ckpt_store_remove(e->store, &e->op, path);
-	CKPT_AWAIT(task, e->op.done);
-	r = ckpt_step_copy_trouble(e, "remove");
-	if (r < 0)
-		return end(e, r);
-	name_index(e, path);
-	ckpt_store_put(e->store, &e->op, path, e->shard->index_bytes, e->shard->index_length);
-	CKPT_AWAIT(task, e->op.done);
-	return end(e, ckpt_step_copy_trouble(e, "create"));
+	if (!e->have)
+		return e->left_bad.count < e->left_bad.room ? 0 : end(e, 0);
+	atomic_fetch_add(e->counter, e->shard->index->layout->bytes);
+	/* Its index was published after it was synced: the commit syncs the names. What else there is of the rank goes. */
+	ckpt_step_copy_init_copy(e);
+	memcpy(e->copy.attempt, e->left.attempt, sizeof(e->copy.attempt));
+	ckpt_shard_copy_start_clean(&e->copy, &e->lister.files);
+	CKPT_AWAIT(task, e->copy.task.finished);
+	return end(e, e->copy.task.result);
 	CKPT_TASK_END(task);
 }
 
@@ -232,8 +224,7 @@ int ckpt_step_copy_note_body(struct ckpt_task *task)
 	ckpt_name_quarantine(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e));
 	ckpt_store_get(e->store, &e->op, path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, e->op.done);
-	ckpt_free(e->op.data);
-	e->op.data = NULL;
+	ckpt_store_drop_data(&e->op);
 	if (e->op.result >= 0)
 		ckpt_log(e->core->parts.log, CKPT_LOG_WARN,
 			"%s: step %llu is quarantined there, and stays so until somebody has "

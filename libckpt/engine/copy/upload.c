@@ -26,33 +26,13 @@ static uint64_t now(const struct ckpt_upload *u)
 
 int ckpt_upload_trouble(struct ckpt_upload *u, const char *doing)
 {
-	const struct ckpt_where where = {.tier = "remote", .file = u->op.path};
-
-	if (u->op.result >= 0)
-		return *u->stop;
-	if (ckpt_fail_said(u->err, u->op.result, &where, &u->said))
-		return u->op.result;
-	return ckpt_fail_at(u->err, u->op.result, &where, "cannot %s %s in %s: %s", doing,
-		u->op.path, u->dest->label, ckpt_code_text(u->op.result));
-}
-
-/* Whether the remote store has a file of that path in the step's directory. */
-static bool is_there(struct ckpt_upload *u, const char *path)
-{
-	return ckpt_listing_has(&u->there, strrchr(path, '/') + 1, &u->there_at);
+	return u->op.result < 0 ? ckpt_store_fail(&u->op, doing, &u->said, u->err) : *u->stop;
 }
 
 /* That its index is there says that its shard was: somebody may have removed it. */
-static bool has_part(struct ckpt_upload *u, uint32_t rank)
+static bool has_part(const struct ckpt_upload *u, uint32_t rank)
 {
-	const struct ckpt_manifest_rank *r = &u->pick.manifest.ranks[rank];
-	char path[CKPT_PATH_MAX];
-
-	ckpt_name_index(path, u->generation, u->step, r->rank, r->attempt);
-	if (!is_there(u, path))
-		return false;
-	ckpt_name_shard(path, u->generation, u->step, r->rank, r->attempt);
-	return is_there(u, path);
+	return ckpt_rank_files_has_both(&u->there, rank);
 }
 
 /* The next rank, from u->rank on, whose files are to be sent; false: none. */
@@ -69,12 +49,14 @@ static bool next_rank(struct ckpt_upload *u)
 
 static ckpt_task_fn end_body;
 static ckpt_task_fn commit_body;
-static ckpt_task_fn stone_body;
 static ckpt_task_fn whole_body;
 static ckpt_task_fn publish_body;
 static ckpt_task_fn sweep_body;
 static ckpt_task_fn catalog_body;
-static ckpt_task_fn create_body;
+static ckpt_task_fn header_body;
+static ckpt_task_fn copy_body;
+static ckpt_task_fn other_body;
+static ckpt_task_fn leftovers_body;
 static ckpt_task_fn claim_body;
 static ckpt_task_fn shard_body;
 
@@ -92,6 +74,7 @@ static void begin_shard(struct ckpt_upload *u)
 		.generation = u->generation,
 		.step = u->step,
 		.rank = &u->pick.manifest.ranks[u->rank],
+		.lister = &u->elsewhere.lister,
 		.keep_bytes = true,
 		.into = &u->core->parts.remote,
 		.stop = u->stop,
@@ -111,28 +94,30 @@ static const struct ckpt_staged_shard *left_of(const struct ckpt_upload *u)
 		       : NULL;
 }
 
-static void start_fetch(struct ckpt_upload *u)
+static void start_copy(struct ckpt_upload *u)
 {
-	const struct ckpt_shard_read_config config = {.core = u->core,
-		.layout = u->shard.index->layout,
+	bool bucket = u->core->parts.remote.bucket;
+
+	u->copy.shard = &u->shard;
+	u->copy.dest = u->dest;
+	u->copy.read = (struct ckpt_shard_read_config){.core = u->core,
 		.file = &u->shard.file,
-		.generation = u->generation,
-		.step = u->step,
-		.rank = u->rank,
-		.dest = u->dest,
-		.dest_file = &u->file,
 		.header = u->shard.header,
-		.unit = u->op.unit,
 		.left = left_of(u),
 		.left_counter = u->bytes_left,
 		.behind = true,
 		.rate_limit = u->rate_limit,
 		.stop = u->stop,
 		.err = u->err,
-		.counter = u->counter,
-		.waiter = &u->task};
-
-	ckpt_shard_read_start(&u->fetch, &config);
+		.counter = u->counter};
+	/* That the index is there says that the shard is. */
+	u->copy.syncs = true;
+	/* In a directory what is there without its shard or index was begun by somebody else, who may be at it. */
+	u->copy.fresh =
+		!bucket && (u->copy.attempt[0] || ckpt_shard_copy_is_taken(&u->there, u->rank));
+	u->copy.resumes = bucket;
+	u->copy.waiter = &u->task;
+	ckpt_shard_copy_start(&u->copy);
 }
 
 /* What is fetched at once is written at once, and is a part there. */
@@ -152,7 +137,8 @@ static int check_blocks(struct ckpt_upload *u)
 
 static void end_rank(struct ckpt_upload *u)
 {
-	ckpt_shard_read_clear(&u->fetch);
+	ckpt_shard_copy_clear(&u->copy);
+	u->copy = (struct ckpt_shard_copy){.file = {.fd = -1}};
 	ckpt_shard_clear(&u->shard);
 }
 
@@ -196,14 +182,14 @@ static int sent_body(struct ckpt_task *task)
 			ckpt_name_index(path, u->generation, u->step, rank->rank, rank->attempt);
 		else
 			ckpt_name_shard(path, u->generation, u->step, rank->rank, rank->attempt);
-		ckpt_store_open(u->dest, &u->op, path, &u->file);
+		ckpt_store_open(u->dest, &u->op, path, &u->copy.file);
 		CKPT_AWAIT(task, u->op.done);
 		r = take_sent(u);
 		if (r < 0)
 			return ckpt_upload_give_up(u, r);
 		if (r == 0)
 			return ckpt_task_continue(task, shard_body);
-		ckpt_store_shut(u->dest, &u->op, &u->file);
+		ckpt_store_shut(u->dest, &u->op, &u->copy.file);
 		CKPT_AWAIT(task, u->op.done);
 	}
 	ckpt_shard_start_shut(&u->shard);
@@ -244,63 +230,89 @@ static int shard_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, u->shard.task.finished);
 	if (u->shard.task.result < 0)
 		return ckpt_upload_give_up(u, u->shard.task.result);
+	return ckpt_task_continue(task, header_body);
+	CKPT_TASK_END(task);
+}
+
+/* Of the file of the shard that is open. */
+static int header_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
 	ckpt_shard_start_header(&u->shard);
 	CKPT_AWAIT(task, u->shard.task.finished);
-	if (u->shard.task.result < 0)
-		return ckpt_upload_give_up(u, u->shard.task.result);
-	return ckpt_task_continue(task, create_body);
+	r = u->shard.task.result;
+	if (ckpt_shard_is_bad_copy(r) && !*u->stop)
+		return ckpt_task_continue(task, other_body);
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, copy_body);
+	CKPT_TASK_END(task);
+}
+
+/* A file of the shard is bad here, and why is worded: the rank's next one is sent, from its beginning. */
+static int other_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	if (u->copy.made) {
+		ckpt_shard_copy_start_undo(&u->copy);
+		CKPT_AWAIT(task, u->copy.task.finished);
+	}
+	ckpt_shard_start_other(&u->shard);
+	CKPT_AWAIT(task, u->shard.task.finished);
+	r = u->shard.task.result;
+	if (r < 0)
+		return ckpt_upload_give_up(u, r == -ENOENT ? u->err->code : r);
+	return ckpt_task_continue(task, header_body);
 	CKPT_TASK_END(task);
 }
 
 /* A chunk is bad, and none of it was sent; of bytes that were changed on their way the store says the same. */
-static int take_fetch(struct ckpt_upload *u)
+static int take_copy(struct ckpt_upload *u)
 {
-	int r = u->fetch.task.result;
+	const struct ckpt_shard_read *fetch = &u->copy.fetch;
+	int r = u->copy.task.result;
 
-	if (r != CKPT_EINTEGRITY || u->fetch.code_chunk == CKPT_SHARD_READ_NO_CHUNK ||
-		!u->fetch.lifted)
+	/* Somebody else has begun it: what becomes of that is seen when this is tried again. */
+	if (r == -EEXIST && !u->copy.made) {
+		ckpt_error_clear(u->err);
+		return ckpt_fail(u->err, -EAGAIN, "%s is there", u->copy.op.path);
+	}
+	if (r != CKPT_EINTEGRITY || fetch->code_chunk == CKPT_SHARD_READ_NO_CHUNK || !fetch->lifted)
 		return r;
 	u->misled = true;
 	ckpt_error_clear(u->err);
 	return ckpt_fail(u->err, -EAGAIN, "staging has something else");
 }
 
-static ckpt_task_fn seal_body;
-
-/* What a process that ended has left of a shard in a directory is of no use. In a bucket it is whole, or not there. */
-static int create_body(struct ckpt_task *task)
+static int copy_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = ckpt_upload_of(task);
-	const struct ckpt_manifest_rank *rank = u->shard.rank;
-	char path[CKPT_PATH_MAX];
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_shard(path, u->generation, u->step, rank->rank, rank->attempt);
-	if (is_there(u, path) && !u->core->parts.remote.bucket) {
-		ckpt_store_remove(u->dest, &u->op, path);
-		CKPT_AWAIT(task, u->op.done);
-		r = ckpt_upload_trouble(u, "remove");
-		if (r < 0)
-			return ckpt_upload_give_up(u, r);
-	}
-	ckpt_name_shard(path, u->generation, u->step, u->shard.rank->rank, u->shard.rank->attempt);
-	ckpt_store_resume(u->dest, &u->op, path,
-		ckpt_align_up(u->shard.index->layout->bytes, u->dest->align), &u->file);
-	CKPT_AWAIT(task, u->op.done);
-	/* Somebody else has begun it: what becomes of that is seen when this is tried again. */
-	if (u->op.result == -EEXIST)
-		return ckpt_upload_give_up(
-			u, ckpt_fail(u->err, -EAGAIN, "%s is there", u->op.path));
-	r = ckpt_upload_trouble(u, "create");
+	start_copy(u);
+	CKPT_AWAIT(task, u->copy.task.finished);
+	r = take_copy(u);
+	if (r < 0 && !u->misled && !*u->stop && ckpt_shard_copy_has_bad_source(&u->copy))
+		return ckpt_task_continue(task, other_body);
 	if (r < 0)
 		return ckpt_upload_give_up(u, r);
-	start_fetch(u);
-	CKPT_AWAIT(task, u->fetch.task.finished);
-	r = take_fetch(u);
-	if (r < 0)
-		return ckpt_upload_give_up(u, r);
-	return ckpt_task_continue(task, seal_body);
+	ckpt_shard_copy_start_index(&u->copy);
+	CKPT_AWAIT(task, u->copy.task.finished);
+	/* Somebody else has sent the same. */
+	if (u->copy.task.result == -EEXIST)
+		ckpt_error_clear(u->err);
+	else if (u->copy.task.result < 0)
+		return ckpt_upload_give_up(u, u->copy.task.result);
+	ckpt_shard_start_shut(&u->shard);
+	CKPT_AWAIT(task, u->shard.task.finished);
+	end_rank(u);
+	u->rank++;
+	return ckpt_task_continue(task, ckpt_upload_rank_body);
 	CKPT_TASK_END(task);
 }
 
@@ -321,53 +333,6 @@ static int check_fence(struct ckpt_upload *u)
 		(unsigned long long)newest, u->dest->label);
 }
 
-static int seal_body(struct ckpt_task *task)
-{
-	struct ckpt_upload *u = ckpt_upload_of(task);
-	const struct ckpt_manifest_rank *rank = u->shard.rank;
-	char path[CKPT_PATH_MAX];
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_store_seal(u->dest, &u->op, &u->file, u->shard.index->layout->bytes);
-	CKPT_AWAIT(task, u->op.done);
-	r = ckpt_upload_trouble(u, "seal");
-	if (r < 0)
-		return ckpt_upload_give_up(u, r);
-	/* That the index is there says that the shard is. */
-	ckpt_name_step(path, u->generation, u->step);
-	ckpt_store_sync(u->dest, &u->op, path);
-	CKPT_AWAIT(task, u->op.done);
-	r = ckpt_upload_trouble(u, "sync");
-	if (r < 0)
-		return ckpt_upload_give_up(u, r);
-	/*
-	 * Who has taken over may have begun this very shard anew, in a directory. Rank 0 alone knows its claims before
-	 * they are there.
-	 */
-	if (u->core->config.rank == 0) {
-		ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
-		CKPT_AWAIT(task, u->op.done);
-		r = check_fence(u);
-		if (r < 0)
-			return ckpt_upload_give_up(u, r);
-	}
-	ckpt_name_index(path, u->generation, u->step, rank->rank, u->shard.rank->attempt);
-	ckpt_store_publish(
-		u->dest, &u->op, path, u->shard.index_bytes, u->shard.index_length, NULL);
-	CKPT_AWAIT(task, u->op.done);
-	/* Somebody else has sent the same. */
-	r = u->op.result == -EEXIST ? *u->stop : ckpt_upload_trouble(u, "publish");
-	if (r < 0)
-		return ckpt_upload_give_up(u, r);
-	ckpt_shard_start_shut(&u->shard);
-	CKPT_AWAIT(task, u->shard.task.finished);
-	end_rank(u);
-	u->rank++;
-	return ckpt_task_continue(task, ckpt_upload_rank_body);
-	CKPT_TASK_END(task);
-}
-
 /* What is of the step as a whole. */
 
 /* It is missing if it is not there, and was not sent just now. */
@@ -381,20 +346,6 @@ static bool is_complete(struct ckpt_upload *u)
 			return false;
 	}
 	return true;
-}
-
-/* A catalog that is not good does not go along: the step is whole without it. */
-static int leave_catalog(struct ckpt_upload *u)
-{
-	int r = u->catalog->task.result;
-
-	if (r == -ENOMEM || r == 0)
-		return r < 0 ? r : *u->stop;
-	ckpt_log(u->core->parts.log, CKPT_LOG_WARN,
-		"step %llu is uploaded without its catalog: %.800s", (unsigned long long)u->step,
-		u->err->message);
-	ckpt_error_clear(u->err);
-	return *u->stop;
 }
 
 static int catalog_body(struct ckpt_task *task)
@@ -417,7 +368,7 @@ static int catalog_body(struct ckpt_task *task)
 	if (!u->catalog)
 		return ckpt_upload_give_up(u, ckpt_fail(u->err, -ENOMEM, "out of memory"));
 	CKPT_AWAIT(task, u->catalog->task.finished);
-	r = leave_catalog(u);
+	r = *u->stop ? *u->stop : ckpt_catalog_map_reader_take(u->catalog, "uploaded");
 	if (r < 0)
 		return ckpt_upload_give_up(u, r);
 	if (!u->catalog->catalog_map)
@@ -468,8 +419,7 @@ static int commit_body(struct ckpt_task *task)
 	u->looked_ns = now(u);
 	u->listed_ns = u->looked_ns;
 	u->rounds++;
-	u->then = whole_body;
-	return ckpt_task_continue(task, ckpt_upload_there_body);
+	return ckpt_upload_look(u, true, whole_body);
 	CKPT_TASK_END(task);
 }
 
@@ -481,11 +431,16 @@ static int whole_body(struct ckpt_task *task)
 	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, publish_body);
 }
 
-/* As what fails: whoever waits hears of it, and the next try comes after a pause. */
+/*
+ * The list of its directory is not new, and good if there was no tombstone all the while. Else it is a failure: whoever
+ * waits hears of it, and the next try comes after a pause.
+ */
 static int look_again(struct ckpt_upload *u)
 {
-	if (now(u) - u->listed_ns <= LISTED_NS)
-		return ckpt_task_continue(&u->task, stone_body);
+	if (now(u) - u->listed_ns <= LISTED_NS) {
+		u->looked_ns = now(u);
+		return ckpt_upload_look(u, false, publish_body);
+	}
 	if (u->rounds < ROUNDS_MAX)
 		return ckpt_task_continue(&u->task, commit_body);
 	return ckpt_upload_give_up(
@@ -495,24 +450,6 @@ static int look_again(struct ckpt_upload *u)
 			   "%llu is there "
 			   "still",
 			   u->dest->label, (unsigned long long)u->step));
-}
-
-/* The list of its directory is not new, and good if there was no tombstone all the while. */
-static int stone_body(struct ckpt_task *task)
-{
-	struct ckpt_upload *u = ckpt_upload_of(task);
-	char path[CKPT_PATH_MAX];
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	u->looked_ns = now(u);
-	ckpt_name_tombstone(path, u->generation, u->step);
-	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
-	CKPT_AWAIT(task, u->op.done);
-	r = ckpt_upload_take_tombstone(u);
-	return r < 0 || u->deleting ? ckpt_upload_give_up(u, r)
-				    : ckpt_task_continue(task, publish_body);
-	CKPT_TASK_END(task);
 }
 
 /* All that it names is there: nobody may have taken over when it is told. */
@@ -554,17 +491,49 @@ static int sweep_body(struct ckpt_task *task)
 	ckpt_name_step(path, u->generation, u->step);
 	ckpt_store_sweep(u->dest, &u->op, path);
 	CKPT_AWAIT(task, u->op.done);
+	u->rank = 0;
+	return u->core->parts.remote.bucket ? ckpt_upload_give_up(u, 0)
+					    : ckpt_task_continue(task, leftovers_body);
+	CKPT_TASK_END(task);
+}
+
+/* Goes to the next shard without an index, of a rank that has both files of another attempt. */
+static bool next_leftover(struct ckpt_upload *u, char *path)
+{
+	for (; u->rank < u->pick.manifest.world; u->rank++, u->attempt[0] = 0) {
+		if (!has_part(u, u->rank))
+			continue;
+		if (!ckpt_rank_files_next_unfinished(&u->there, u->rank, u->attempt))
+			continue;
+		ckpt_name_shard(path, u->generation, u->step, u->rank, u->attempt);
+		return true;
+	}
+	return false;
+}
+
+/*
+ * In a directory an upload that was killed has left the shard that it had begun, at its whole size. Whoever is at one
+ * still writes what nobody needs. One that cannot be removed goes with the step.
+ */
+static int leftovers_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	while (next_leftover(u, path)) {
+		ckpt_store_remove(u->dest, &u->op, path);
+		CKPT_AWAIT(task, u->op.done);
+	}
 	return ckpt_upload_give_up(u, 0);
 	CKPT_TASK_END(task);
 }
 
 static void clear(struct ckpt_upload *u)
 {
-	ckpt_free(u->op.listing.names);
-	ckpt_free(u->there.names);
-	u->op.listing = (struct ckpt_listing){0};
-	u->there = (struct ckpt_listing){0};
-	ckpt_shard_read_clear(&u->fetch);
+	ckpt_free(ckpt_store_take_listing(&u->op).names);
+	ckpt_rank_files_clear(&u->there);
+	ckpt_shard_copy_clear(&u->copy);
 	ckpt_shard_clear(&u->shard);
 	ckpt_shard_location_clear(&u->elsewhere);
 	ckpt_catalog_map_reader_free(u->catalog);
@@ -572,15 +541,19 @@ static void clear(struct ckpt_upload *u)
 	ckpt_select_clear(&u->pick);
 }
 
-/* However it went. What was sent of a shard stays where the next try can go on from it. */
+/* However it went. In a bucket what was sent of a shard stays, and the next try goes on from it. In a directory it goes. */
 static int end_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = ckpt_upload_of(task);
 
 	CKPT_TASK_BEGIN(task);
 	u->op.err = NULL;
-	if (u->file.fd >= 0) {
-		ckpt_store_shut(u->dest, &u->op, &u->file);
+	if (u->copy.made) {
+		ckpt_shard_copy_start_undo(&u->copy);
+		CKPT_AWAIT(task, u->copy.task.finished);
+	}
+	if (u->copy.file.fd >= 0) {
+		ckpt_store_shut(u->dest, &u->op, &u->copy.file);
 		CKPT_AWAIT(task, u->op.done);
 	}
 	/* Whoever waits for it finds nothing of this one on its way any more. */
@@ -604,7 +577,7 @@ static void upload_done(struct ckpt_task *task)
 
 void ckpt_upload_start(struct ckpt_upload *upload)
 {
-	upload->file.fd = -1;
+	upload->copy.file.fd = -1;
 	upload->pick.lock.fd = -1;
 	ckpt_shard_init(&upload->shard);
 	ckpt_error_clear(&upload->said);

@@ -7,11 +7,11 @@
 #ifndef CKPT_ENGINE_COPY_UPLOAD_H
 #define CKPT_ENGINE_COPY_UPLOAD_H
 
+#include "engine/copy/shard_copy.h"
+#include "engine/lineage/rank_files.h"
 #include "engine/lineage/select_step.h"
 #include "engine/reshard/catalog_map_reader.h"
 #include "engine/reshard/shard_location.h"
-#include "engine/shard/read.h"
-#include "engine/shard/shard.h"
 
 struct ckpt_upload {
 	struct ckpt_task task; /* await `finished`, look at `result` */
@@ -43,23 +43,23 @@ struct ckpt_upload {
 	bool complete;    /* if it has not: all ranks' parts are there */
 	uint32_t missing; /* if they are not: the lowest rank whose part is not */
 	bool outdone; /* if it has not: a later claim is there than this rank, which is not 0, has heard of */
-	uint32_t rank; /* whose files it was at last */
+	uint32_t rank; /* whose files it was at last; after `committed` it says nothing */
 
 	/* Its own. */
 	struct ckpt_store_op op;
 	struct ckpt_error said;  /* by the remote store, of its failures */
 	struct ckpt_select pick; /* manifest and lock of the step, here */
 	struct ckpt_shard_location elsewhere;
-	ckpt_task_fn *then;        /* what comes after ckpt_upload_there_body */
-	struct ckpt_listing there; /* what the remote store has of the step */
-	size_t there_at;           /* the name in it that was looked at last */
-	uint64_t looked_ns;        /* when the tombstone was last looked at ... */
-	uint64_t listed_ns;        /* ... and for that list */
-	unsigned rounds;           /* of both */
+	ckpt_task_fn *then;           /* what comes after ckpt_upload_look() */
+	bool lists;                   /* it lists the step as well */
+	struct ckpt_rank_files there; /* what the remote store has of the step */
+	uint64_t looked_ns;           /* when the tombstone was last looked at ... */
+	uint64_t listed_ns;           /* ... and for that list */
+	unsigned rounds;              /* of both */
 	struct ckpt_shard shard;
-	struct ckpt_shard_read fetch;
-	struct ckpt_object file;
-	unsigned looked; /* 0 to 2: files of the rank that are there */
+	struct ckpt_shard_copy copy;
+	unsigned looked;                  /* 0 to 2: files of the rank that are there */
+	char attempt[CKPT_ATTEMPT_CHARS]; /* of the leftover that was removed last */
 	struct ckpt_catalog_map_reader *catalog;
 	int code;
 };

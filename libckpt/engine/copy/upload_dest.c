@@ -18,20 +18,7 @@ static struct ckpt_upload_dest *place_of(struct ckpt_task *task)
 
 static int trouble(struct ckpt_upload_dest *p, const char *doing)
 {
-	const struct ckpt_where where = {.tier = "remote", .file = p->op.path};
-
-	if (p->op.result >= 0)
-		return *p->stop;
-	if (ckpt_fail_said(p->err, p->op.result, &where, &p->said))
-		return p->op.result;
-	return ckpt_fail_at(p->err, p->op.result, &where, "cannot %s %s in %s: %s", doing,
-		p->op.path, p->dest->label, ckpt_code_text(p->op.result));
-}
-
-static void drop_data(struct ckpt_upload_dest *p)
-{
-	ckpt_free(p->op.data);
-	p->op.data = NULL;
+	return p->op.result < 0 ? ckpt_store_fail(&p->op, doing, &p->said, p->err) : *p->stop;
 }
 
 static void drop_bytes(struct ckpt_upload_dest *p)
@@ -48,7 +35,7 @@ static int check_marker(struct ckpt_upload_dest *p)
 	struct ckpt_marker marker;
 
 	int r = ckpt_marker_decode(p->op.data, p->op.length, CKPT_NAME_MARKER, p->err, &marker);
-	drop_data(p);
+	ckpt_store_drop_data(&p->op);
 	if (r < 0 || strcmp(marker.run_id, run) == 0)
 		return r < 0 ? r : *p->stop;
 	return ckpt_fail_at(p->err, CKPT_EMISMATCH,
@@ -73,8 +60,7 @@ static int check_empty(struct ckpt_upload_dest *p)
 		other = other || strncmp(names->names + at, leftover, sizeof(leftover) - 1) != 0;
 		marked = marked || strcmp(names->names + at, CKPT_NAME_MARKER) == 0;
 	}
-	ckpt_free(p->op.listing.names);
-	p->op.listing = (struct ckpt_listing){0};
+	ckpt_free(ckpt_store_take_listing(&p->op).names);
 	/* It has come since it was read: of a process before this one, maybe. That is looked at again. */
 	if (marked)
 		return ckpt_fail(p->err, -EAGAIN, "%s is there", CKPT_NAME_MARKER);
@@ -178,8 +164,7 @@ static int take_list(struct ckpt_upload_dest *p)
 {
 	uint64_t here = ckpt_scan_newest_claim(&p->core->lineage->scan);
 
-	p->there = p->op.listing;
-	p->op.listing = (struct ckpt_listing){0};
+	p->there = ckpt_store_take_listing(&p->op);
 	p->newest = ckpt_newest_claim(&p->there);
 	int r = p->op.result == -ENOENT ? *p->stop : trouble(p, "list");
 	if (r < 0 || p->newest <= here)
@@ -245,7 +230,7 @@ static int check_claim(struct ckpt_upload_dest *p)
 	bool same = p->op.length == p->length && memcmp(p->op.data, p->bytes, p->length) == 0;
 	uint64_t generation = p->core->lineage->scan.gens[p->at].generation;
 
-	drop_data(p);
+	ckpt_store_drop_data(&p->op);
 	return same ? *p->stop : fail_fenced(p, generation, "another");
 }
 

@@ -56,8 +56,7 @@ static bool is_outside(const struct ckpt_error *error)
 /* What is damaged here, or cannot be sent as it is. */
 static bool is_of_step(const struct ckpt_error *error, int code)
 {
-	bool damage = code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT ||
-		      code == CKPT_EVERSION;
+	bool damage = ckpt_code_is_damage(code) || code == CKPT_EVERSION;
 
 	return (damage && !is_outside(error)) || code == -EFBIG || code == -EINVAL;
 }

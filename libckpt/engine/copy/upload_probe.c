@@ -15,12 +15,6 @@ static ckpt_task_fn parent_body;
 static ckpt_task_fn look_body;
 static ckpt_task_fn room_body;
 
-static void drop_data(struct ckpt_upload *u)
-{
-	ckpt_free(u->op.data);
-	u->op.data = NULL;
-}
-
 /* The manifest, here. */
 
 static int fail_gone(struct ckpt_upload *u, const char *why)
@@ -75,7 +69,7 @@ static int take_there_alone(struct ckpt_upload *u)
 	bool same = r == 0 && manifest.kind == CKPT_MANIFEST_COMMIT &&
 		    manifest.generation == u->generation && manifest.step == u->step;
 	ckpt_manifest_clear(&manifest);
-	drop_data(u);
+	ckpt_store_drop_data(&u->op);
 	if (r < 0)
 		return r;
 	return same ? *u->stop : fail_gone(u, "");
@@ -148,7 +142,7 @@ static int compare_manifest(struct ckpt_upload *u)
 	bool same = u->op.length == u->pick.manifest_length &&
 		    memcmp(u->op.data, u->pick.manifest_bytes, u->op.length) == 0;
 
-	drop_data(u);
+	ckpt_store_drop_data(&u->op);
 	if (same)
 		return 0;
 	return ckpt_fail_at(u->err, -EEXIST,
@@ -160,23 +154,28 @@ static int compare_manifest(struct ckpt_upload *u)
 }
 
 /* Whatever is in it, the name counts. */
-int ckpt_upload_take_tombstone(struct ckpt_upload *u)
+static int take_tombstone(struct ckpt_upload *u)
 {
-	drop_data(u);
+	ckpt_store_drop_data(&u->op);
 	u->deleting = u->op.result >= 0;
 	return u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "read");
 }
 
 static int take_there(struct ckpt_upload *u)
 {
-	ckpt_free(u->there.names);
-	u->there = (struct ckpt_listing){0};
-	u->there_at = 0;
+	ckpt_rank_files_clear(&u->there);
 	if (u->op.result == -ENOENT)
 		return *u->stop;
-	u->there = u->op.listing;
+	int taken = ckpt_rank_files_take(&u->there, &u->op.listing);
+	ckpt_free(u->op.listing.names);
 	u->op.listing = (struct ckpt_listing){0};
-	return ckpt_upload_trouble(u, "list");
+	int r = ckpt_upload_trouble(u, "list");
+	if (r < 0)
+		return r;
+	if (taken < 0)
+		return ckpt_fail(u->err, -ENOMEM, "out of memory for the names of step %llu",
+			(unsigned long long)u->step);
+	return 0;
 }
 
 int ckpt_upload_take_newest(struct ckpt_upload *u, uint64_t *ret_newest)
@@ -184,8 +183,7 @@ int ckpt_upload_take_newest(struct ckpt_upload *u, uint64_t *ret_newest)
 	int r = u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "list");
 
 	*ret_newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
-	ckpt_free(u->op.listing.names);
-	u->op.listing = (struct ckpt_listing){0};
+	ckpt_free(ckpt_store_take_listing(&u->op).names);
 	return r;
 }
 
@@ -207,7 +205,6 @@ static int check_claimed(struct ckpt_upload *u)
 static int parent_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = ckpt_upload_of(task);
-	char path[CKPT_PATH_MAX];
 	int r;
 
 	CKPT_TASK_BEGIN(task);
@@ -218,11 +215,7 @@ static int parent_body(struct ckpt_task *task)
 		if (r < 0)
 			return ckpt_upload_give_up(u, r);
 	}
-	ckpt_name_tombstone(path, u->generation, u->step);
-	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
-	CKPT_AWAIT(task, u->op.done);
-	r = ckpt_upload_take_tombstone(u);
-	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, look_body);
+	return ckpt_upload_look(u, false, look_body);
 	CKPT_TASK_END(task);
 }
 
@@ -249,13 +242,12 @@ static int look_body(struct ckpt_task *task)
 	r = u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "read");
 	if (r < 0)
 		return ckpt_upload_give_up(u, r);
-	u->then = room_body;
-	return ckpt_task_continue(task, ckpt_upload_there_body);
+	return ckpt_upload_look(u, true, room_body);
 	CKPT_TASK_END(task);
 }
 
-/* The tombstone comes before the list: while what is listed goes, there is one. */
-int ckpt_upload_there_body(struct ckpt_task *task)
+/* The tombstone comes before the list: while what is listed is being removed, there is one. */
+static int tombstone_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = ckpt_upload_of(task);
 	char path[CKPT_PATH_MAX];
@@ -265,15 +257,25 @@ int ckpt_upload_there_body(struct ckpt_task *task)
 	ckpt_name_tombstone(path, u->generation, u->step);
 	ckpt_store_get(u->dest, &u->op, path, CKPT_SEALED_MAX);
 	CKPT_AWAIT(task, u->op.done);
-	r = ckpt_upload_take_tombstone(u);
-	if (r < 0 || u->deleting)
+	r = take_tombstone(u);
+	/* The manifest of a parent is looked at all the same. */
+	if (r < 0 || (u->deleting && u->then != look_body))
 		return ckpt_upload_give_up(u, r);
+	if (!u->lists)
+		return ckpt_task_continue(task, u->then);
 	ckpt_name_step(path, u->generation, u->step);
 	ckpt_store_list(u->dest, &u->op, path);
 	CKPT_AWAIT(task, u->op.done);
 	r = take_there(u);
 	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, u->then);
 	CKPT_TASK_END(task);
+}
+
+int ckpt_upload_look(struct ckpt_upload *u, bool lists, ckpt_task_fn *then)
+{
+	u->lists = lists;
+	u->then = then;
+	return ckpt_task_continue(&u->task, tombstone_body);
 }
 
 /* The directories that it is sent to. */
@@ -284,9 +286,10 @@ static int room_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	u->elsewhere = (struct ckpt_shard_location){
+		.core = u->core, .pick = &u->pick, .err = u->err, .waiter = task};
+	ckpt_shard_location_init_lister(&u->elsewhere);
 	if (u->all) {
-		u->elsewhere = (struct ckpt_shard_location){
-			.core = u->core, .pick = &u->pick, .err = u->err, .waiter = task};
 		ckpt_shard_location_start(&u->elsewhere);
 		CKPT_AWAIT(task, u->elsewhere.task.finished);
 		if (u->elsewhere.task.result < 0)

@@ -15,15 +15,13 @@ int ckpt_upload_trouble(struct ckpt_upload *u, const char *doing);
 /* The way to the end, with this code. */
 int ckpt_upload_give_up(struct ckpt_upload *u, int code);
 
-/* copy/upload_probe.c. Of an answer: 0, or what to give up with. */
-int ckpt_upload_take_tombstone(struct ckpt_upload *u);
-/* Of the claims that were listed. */
+/* copy/upload_probe.c. Of the claims that were listed: 0, or what to give up with. */
 int ckpt_upload_take_newest(struct ckpt_upload *u, uint64_t *ret_newest);
+/* Looks for the step's tombstone there, lists the step if `lists`, and goes on with `then`. A tombstone ends the upload. */
+int ckpt_upload_look(struct ckpt_upload *u, bool lists, ckpt_task_fn *then);
 
 /* Bodies: the first one, and then that of each rank's files. */
 int ckpt_upload_probe_body(struct ckpt_task *task);
-/* Lists the step there, and goes on with u->then. A tombstone ends the upload. */
-int ckpt_upload_there_body(struct ckpt_task *task);
 int ckpt_upload_rank_body(struct ckpt_task *task);
 
 #endif

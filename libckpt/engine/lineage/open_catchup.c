@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/lineage/lineage.h"
+#include "engine/lineage/rank_files.h"
 
 #define UNSEEN_PAUSE_NS UINT64_C(20000000)
 
@@ -260,23 +261,16 @@ static int check_bytes(struct ckpt_opener *o)
 	return r;
 }
 
-static bool is_listed(const struct ckpt_listing *listing, const char *path)
-{
-	const char *name = strrchr(path, '/') + 1;
-	size_t at = 0;
-
-	while (at < listing->bytes && strcmp(listing->names + at, name) != 0)
-		at += strlen(listing->names + at) + 1;
-	return at < listing->bytes;
-}
-
 /* Whether all that this node's ranks wrote of a step is in its directory: not if it was being removed. */
 static int look_at_files(struct ckpt_opener *o, bool *ret_whole)
 {
 	struct ckpt_open_sync *n = o->nodes;
 	struct ckpt_manifest m = {0};
+	struct ckpt_rank_files files = {0};
 	uint32_t own = 0;
 	int r = ckpt_manifest_decode(n->bytes.data, n->bytes.len, o->path, &o->command.error, &m);
+	if (r == 0 && ckpt_rank_files_take(&files, &o->op.listing) < 0)
+		r = ckpt_fail(&o->command.error, -ENOMEM, "out of memory");
 	bool whole = r == 0;
 
 	for (uint32_t i = 0; whole && i < m.world; i++) {
@@ -284,11 +278,9 @@ static int look_at_files(struct ckpt_opener *o, bool *ret_whole)
 		if (strcmp(rank->node, o->command.core->config.node) != 0)
 			continue;
 		own++;
-		ckpt_name_index(o->path, m.generation, m.step, rank->rank, rank->attempt);
-		whole = is_listed(&o->op.listing, o->path);
-		ckpt_name_shard(o->path, m.generation, m.step, rank->rank, rank->attempt);
-		whole = whole && is_listed(&o->op.listing, o->path);
+		whole = ckpt_rank_files_has_both(&files, i);
 	}
+	ckpt_rank_files_clear(&files);
 	ckpt_manifest_clear(&m);
 	ckpt_free(o->op.listing.names);
 	o->op.listing = (struct ckpt_listing){0};

@@ -113,6 +113,17 @@ struct ckpt_catalog_map_reader *ckpt_catalog_map_reader_new(struct ckpt_core *co
 	return reader;
 }
 
+int ckpt_catalog_map_reader_take(const struct ckpt_catalog_map_reader *reader, const char *copied)
+{
+	if (reader->task.result == 0 || reader->task.result == -ENOMEM)
+		return reader->task.result;
+	ckpt_log(reader->core->parts.log, CKPT_LOG_WARN,
+		"step %llu is %s without its catalog: %.800s",
+		(unsigned long long)reader->pick->chosen.step, copied, reader->err->message);
+	ckpt_error_clear(reader->err);
+	return 0;
+}
+
 void ckpt_catalog_map_reader_free(struct ckpt_catalog_map_reader *reader)
 {
 	if (!reader)

@@ -32,6 +32,8 @@ struct ckpt_catalog_map_reader {
 /* Starts. NULL: out of memory. */
 struct ckpt_catalog_map_reader *ckpt_catalog_map_reader_new(struct ckpt_core *core,
 	const struct ckpt_select *pick, struct ckpt_error *err, struct ckpt_task *waiter);
+/* After its end, of who copies the step: one that is no good does not go along, and the log says so. 0, -ENOMEM. */
+int ckpt_catalog_map_reader_take(const struct ckpt_catalog_map_reader *reader, const char *copied);
 /* After its end. NULL is ignored. */
 void ckpt_catalog_map_reader_free(struct ckpt_catalog_map_reader *reader);
 

@@ -39,42 +39,15 @@ static struct ckpt_shard_location *elsewhere_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_shard_location, task);
 }
 
-/* The names in the directory. -ENOMEM. */
-static int take_names(const struct ckpt_listing *listing, struct texts *ret_names)
+/* Notes the ranks without an index there, and the nodes of which any file is. */
+static void look(const struct ckpt_shard_location *e, bool *absent, struct texts *nodes)
 {
-	size_t count = 0;
-
-	for (size_t at = 0; at < listing->bytes; at += strlen(listing->names + at) + 1)
-		count++;
-	ret_names->items = ckpt_alloc_array(count, sizeof(*ret_names->items));
-	if (!ret_names->items)
-		return -ENOMEM;
-	for (size_t at = 0; at < listing->bytes; at += strlen(listing->names + at) + 1)
-		ret_names->items[ret_names->count++] = listing->names + at;
-	sort(ret_names);
-	return 0;
-}
-
-static bool has_file(const struct texts *names, const char *path)
-{
-	return holds(names, strrchr(path, '/') + 1);
-}
-
-/* Notes the ranks whose index is not there, and the nodes of which any file is. */
-static void look(const struct ckpt_shard_location *e, const struct texts *names, bool *absent,
-	struct texts *nodes)
-{
-	const struct ckpt_scan_step *step = &e->pick->chosen;
-	char path[CKPT_PATH_MAX];
+	const struct ckpt_rank_files *files = &e->lister.files;
 
 	for (uint32_t i = 0; i < e->pick->manifest.world; i++) {
-		const struct ckpt_manifest_rank *rank = &e->pick->manifest.ranks[i];
-
-		ckpt_name_index(path, step->generation, step->step, rank->rank, rank->attempt);
-		absent[i] = !has_file(names, path);
-		ckpt_name_shard(path, step->generation, step->step, rank->rank, rank->attempt);
-		if (!absent[i] || has_file(names, path))
-			nodes->items[nodes->count++] = rank->node;
+		absent[i] = !ckpt_rank_files_has(files, i, CKPT_RANK_INDEX);
+		if (!absent[i] || ckpt_rank_files_has(files, i, CKPT_RANK_SHARD))
+			nodes->items[nodes->count++] = e->pick->manifest.ranks[i].node;
 	}
 	sort(nodes);
 }
@@ -98,48 +71,36 @@ static void judge(struct ckpt_shard_location *e, const struct texts *nodes)
 static int take_listing(struct ckpt_shard_location *e)
 {
 	uint32_t world = e->pick->manifest.world;
-	struct texts names = {0};
 	struct texts nodes = {.items = ckpt_alloc_array(world, sizeof(*nodes.items))};
 	bool *ranks = ckpt_alloc_array(world, sizeof(*ranks));
-	int r = nodes.items && ranks ? take_names(&e->op.listing, &names) : -ENOMEM;
 
-	if (r == 0) {
-		look(e, &names, ranks, &nodes);
+	if (nodes.items && ranks) {
+		look(e, ranks, &nodes);
 		e->ranks = ranks;
 		judge(e, &nodes);
 	} else {
 		ckpt_free(ranks);
 	}
-	ckpt_free(names.items);
 	ckpt_free(nodes.items);
-	return r < 0 ? ckpt_fail(e->err, r, "out of memory for the names of %u ranks", world) : 0;
+	return e->ranks ? 0
+			: ckpt_fail(e->err, -ENOMEM, "out of memory for the names of %u ranks",
+				  world);
 }
 
 static int elsewhere_body(struct ckpt_task *task)
 {
 	struct ckpt_shard_location *e = elsewhere_of(task);
-	char path[CKPT_PATH_MAX];
-	int r;
 
 	CKPT_TASK_BEGIN(task);
 	if (e->core->lineage->marker.shared)
 		return 0;
-	ckpt_name_step(path, e->pick->chosen.generation, e->pick->chosen.step);
-	ckpt_store_list(e->core->store, &e->op, path);
-	CKPT_AWAIT(task, e->op.done);
-	/* Without the directory the step is gone, or all of it elsewhere: there is nothing of it here. */
-	const struct ckpt_where where = {
-		.tier = ckpt_store_tier(e->core->store), .file = e->op.path};
-	if (e->op.result < 0 && e->op.result != -ENOENT &&
-		ckpt_fail_said(e->err, e->op.result, &where, &e->said))
-		return e->op.result;
-	if (e->op.result < 0 && e->op.result != -ENOENT)
-		return ckpt_fail_at(e->err, e->op.result, &where, "cannot list %s of %s: %s",
-			e->op.path, e->core->parts.label, ckpt_code_text(e->op.result));
-	r = take_listing(e);
-	ckpt_free(e->op.listing.names);
-	e->op.listing = (struct ckpt_listing){0};
-	return r;
+	ckpt_rank_lister_want(&e->lister, &e->wait, task);
+	CKPT_AWAIT(task, e->wait.done);
+	if (e->lister.result < 0) {
+		*e->err = e->lister.err;
+		return e->lister.result;
+	}
+	return take_listing(e);
 	CKPT_TASK_END(task);
 }
 
@@ -148,13 +109,19 @@ static void elsewhere_done(struct ckpt_task *task)
 	ckpt_task_wake(elsewhere_of(task)->waiter);
 }
 
+void ckpt_shard_location_init_lister(struct ckpt_shard_location *elsewhere)
+{
+	elsewhere->lister = (struct ckpt_rank_lister){.store = elsewhere->core->store,
+		.sched = &elsewhere->core->sched,
+		.generation = elsewhere->pick->chosen.generation,
+		.step = elsewhere->pick->chosen.step,
+		.stop = elsewhere->pick->stop};
+}
+
 void ckpt_shard_location_start(struct ckpt_shard_location *elsewhere)
 {
 	CKPT_ASSERT(!elsewhere->ranks && elsewhere->pick->manifest.ranks);
-	ckpt_error_clear(&elsewhere->said);
-	ckpt_store_op_init(&elsewhere->op, &elsewhere->task, &elsewhere->said);
-	elsewhere->op.quiet = true;
-	elsewhere->op.stop = elsewhere->pick->stop;
+	ckpt_shard_location_init_lister(elsewhere);
 	ckpt_task_start(&elsewhere->task, &elsewhere->core->sched, elsewhere_body, elsewhere_done);
 }
 
@@ -253,5 +220,6 @@ void ckpt_shard_location_clear(struct ckpt_shard_location *elsewhere)
 {
 	CKPT_ASSERT(!ckpt_task_active(&elsewhere->task));
 	ckpt_free(elsewhere->ranks);
+	ckpt_rank_lister_clear(&elsewhere->lister);
 	*elsewhere = (struct ckpt_shard_location){0};
 }

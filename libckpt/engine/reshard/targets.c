@@ -140,6 +140,13 @@ static int by_place(const void *a, const void *b)
 	return (x->hi > y->hi) - (x->hi < y->hi);
 }
 
+void ckpt_targets_rewind(struct ckpt_targets *targets)
+{
+	CKPT_ASSERT(targets->sealed);
+	targets->next = 0;
+	targets->active_count = 0;
+}
+
 void ckpt_targets_clear(struct ckpt_targets *targets)
 {
 	ckpt_free(targets->items);

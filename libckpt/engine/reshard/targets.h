@@ -82,6 +82,8 @@ int ckpt_targets_seal(
 /* What ckpt_device_takes() says of the first that is refused; the tensor is named as the layout has it. Sealed. */
 int ckpt_targets_check(const struct ckpt_targets *targets, const struct ckpt_layout *layout,
 	const struct ckpt_devices *devices, struct ckpt_error *err);
+/* Sealed: they are cut from the beginning again, of another copy of the shard. */
+void ckpt_targets_rewind(struct ckpt_targets *targets);
 void ckpt_targets_clear(struct ckpt_targets *targets);
 
 /*

@@ -43,6 +43,7 @@ static void halt(struct ckpt_restore *r, int code)
 	ckpt_task_wake(&r->pick.task);
 	ckpt_task_wake(&r->fetch.task);
 	ckpt_task_wake(&r->step_copy.look.task);
+	ckpt_task_wake(&r->step_copy.copy.fetch.task);
 	ckpt_task_wake(&r->sink_task);
 	if (r->ranks)
 		ckpt_task_wake(&r->ranks->call.task);
@@ -50,7 +51,7 @@ static void halt(struct ckpt_restore *r, int code)
 	ckpt_task_wake(&r->task);
 	ckpt_core_give_up(r->core);
 	if (r->repairer)
-		ckpt_task_wake(&r->repairer->fetch.task);
+		ckpt_repairer_wake(r->repairer);
 }
 
 /* Whoever has the restore gives it up. What all ranks have come to does not, as far as mending goes. */
@@ -114,11 +115,6 @@ static void settle(struct ckpt_restore *r)
 	ckpt_core_answer(r->core, &r->latch, CKPT_DONE_END);
 }
 
-static bool is_damage(int code)
-{
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
-}
-
 /* What is damaged for one rank is damaged for all, and rank 0 picks. */
 bool ckpt_restore_is_damaged_here(const struct ckpt_restore *restore)
 {
@@ -126,9 +122,9 @@ bool ckpt_restore_is_damaged_here(const struct ckpt_restore *restore)
 	const struct ckpt_restore_record *outcome;
 
 	if (!r->ranks)
-		return !r->stop && is_damage(r->result);
+		return !r->stop && ckpt_code_is_damage(r->result);
 	outcome = ckpt_restore_sync_outcome(r);
-	return ckpt_core_owns_store(r->core) && is_damage(outcome->verdict.code) &&
+	return ckpt_core_owns_store(r->core) && ckpt_code_is_damage(outcome->verdict.code) &&
 	       outcome->generation == r->pick.chosen.generation &&
 	       outcome->step == r->pick.chosen.step;
 }
@@ -152,7 +148,7 @@ static bool may_find_again(const struct ckpt_restore *r, int code)
 {
 	const struct ckpt_core *core = r->core;
 
-	return (ckpt_core_owns_store(core) && is_damage(code)) ||
+	return (ckpt_core_owns_store(core) && ckpt_code_is_damage(code)) ||
 	       (core->config.rank == 0 && core->config.lost_nodes && code == CKPT_EOTHERNODE);
 }
 

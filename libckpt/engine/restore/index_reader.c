@@ -22,10 +22,16 @@ static void start(struct ckpt_index_reader *x, struct ckpt_task *task)
 {
 	const struct ckpt_select *pick = &x->restore->pick;
 
+	x->lister = (struct ckpt_rank_lister){.store = x->command.core->store,
+		.sched = &x->command.core->sched,
+		.generation = pick->chosen.generation,
+		.step = pick->chosen.step,
+		.stop = &x->stop};
 	x->shard = (struct ckpt_shard){.core = x->command.core,
 		.generation = pick->chosen.generation,
 		.step = pick->chosen.step,
 		.rank = &pick->manifest.ranks[x->rank],
+		.lister = &x->lister,
 		.stop = &x->stop,
 		.err = &x->command.error,
 		.waiter = task};
@@ -48,6 +54,7 @@ int ckpt_index_reader_body(struct ckpt_task *task)
 	if (r == 0)
 		x->shard.index = NULL;
 	ckpt_shard_clear(&x->shard);
+	ckpt_rank_lister_clear(&x->lister);
 	return r;
 	CKPT_TASK_END(task);
 }

@@ -14,6 +14,7 @@ struct ckpt_index_reader {
 
 	/* Its own. */
 	struct ckpt_shard shard;
+	struct ckpt_rank_lister lister;
 	int stop;
 };
 

@@ -72,26 +72,23 @@ static void keep_there(struct ckpt_restore *r)
 }
 
 /* The index of a rank is there when its shard is. */
-static bool has_rest(const struct ckpt_restore *r)
+static bool has_rest(const struct ckpt_restore *r, const struct ckpt_rank_files *there)
 {
-	const struct ckpt_manifest *m = &r->pick.manifest;
-	char path[CKPT_PATH_MAX];
-	size_t at = 0;
-	bool all = true;
-
-	for (uint32_t i = 0; i < m->world && all; i++) {
-		if (!ckpt_shard_location_has(&r->elsewhere, i))
-			continue;
-		ckpt_name_index(path, m->generation, m->step, i, m->ranks[i].attempt);
-		all = ckpt_listing_has(&r->op.listing, strrchr(path, '/') + 1, &at);
-	}
-	return all;
+	for (uint32_t i = 0; i < r->pick.manifest.world; i++)
+		if (ckpt_shard_location_has(&r->elsewhere, i) &&
+			!ckpt_rank_files_has(there, i, CKPT_RANK_INDEX))
+			return false;
+	return true;
 }
 
 /* Without its manifest: some ranks have sent theirs, and the others were lost first, or have not ended. */
 static void take_parts(struct ckpt_restore *r)
 {
-	if (r->op.result == 0 && has_rest(r)) {
+	struct ckpt_rank_files there = {0};
+
+	if (r->op.result == 0)
+		r->op.result = ckpt_rank_files_take(&there, &r->op.listing);
+	if (r->op.result == 0 && has_rest(r, &there)) {
 		char reason[700];
 		(void)snprintf(reason, sizeof(reason),
 			"what the store of rank 0 lacks of it is in %.300s: run `ckpt upload` on "
@@ -103,6 +100,7 @@ static void take_parts(struct ckpt_restore *r)
 	} else {
 		keep_there(r);
 	}
+	ckpt_rank_files_clear(&there);
 	ckpt_free(r->op.listing.names);
 	r->op.listing = (struct ckpt_listing){0};
 }

@@ -14,11 +14,6 @@
 #include "engine/lineage/lineage.h"
 #include "engine/restore/restore_state.h"
 
-static bool is_damage(int code)
-{
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
-}
-
 /* Once for each step: what is damaged again right away is not to be trusted. */
 static bool was_repaired(const struct ckpt_core *core, uint64_t generation, uint64_t step)
 {
@@ -33,7 +28,7 @@ static bool is_for_all(const struct ckpt_restore *r)
 	if (!r->ranks || !core->config.node_store || !core->upload_queue)
 		return false;
 	const struct ckpt_restore_record *outcome = ckpt_restore_sync_outcome(r);
-	return is_damage(outcome->verdict.code) && outcome->generation > 0 &&
+	return ckpt_code_is_damage(outcome->verdict.code) && outcome->generation > 0 &&
 	       !was_repaired(core, outcome->generation, outcome->step);
 }
 
@@ -42,7 +37,7 @@ static bool is_mendable(const struct ckpt_restore *r)
 {
 	if (r->ranks)
 		return ckpt_restore_is_damaged_here(r);
-	return !r->stop && (is_damage(r->result) || ckpt_store_is_unreadable(r->result));
+	return !r->stop && (ckpt_code_is_damage(r->result) || ckpt_store_is_unreadable(r->result));
 }
 
 static bool can_repair(const struct ckpt_restore *r)
@@ -69,7 +64,7 @@ static void limit_fired(struct ckpt_timer *timer)
 		r->repair_stop = -ETIMEDOUT;
 	ckpt_task_wake(&r->pick.task);
 	if (r->repairer)
-		ckpt_task_wake(&r->repairer->fetch.task);
+		ckpt_repairer_wake(r->repairer);
 	ckpt_core_give_up(r->core);
 }
 
@@ -190,7 +185,7 @@ static struct ckpt_verdict verdict_of(const struct ckpt_restore *r)
 		return verdict;
 	if (r->repairer && r->repairer->lost)
 		verdict.code = CKPT_EINTEGRITY;
-	else if (is_damage(verdict.code) || verdict.code == CKPT_ECLOSED)
+	else if (ckpt_code_is_damage(verdict.code) || verdict.code == CKPT_ECLOSED)
 		verdict.code = -EIO;
 	(void)snprintf(verdict.reason, sizeof(verdict.reason), "%.250s", why_not(r));
 	return verdict;
@@ -264,7 +259,7 @@ static void take_votes(struct ckpt_restore *r)
 		return;
 	}
 	/* Whoever asks again may find that it can be mended now. */
-	r->unsure = !is_damage(outcome->verdict.code);
+	r->unsure = !ckpt_code_is_damage(outcome->verdict.code);
 	(void)snprintf(why, sizeof(why), "rank %u: %s", outcome->rank, outcome->verdict.reason);
 	if (ckpt_core_owns_store(r->core))
 		say_not_repaired(r, why);

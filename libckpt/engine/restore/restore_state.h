@@ -83,7 +83,6 @@ struct ckpt_restore {
 	struct ckpt_shard shard;
 	struct ckpt_shard_read fetch;
 	struct ckpt_step_copy step_copy;
-	struct ckpt_shard_read_patch patch;      /* of an export that goes on: what is not there */
 	struct ckpt_shard_location elsewhere;    /* of a verification or an export */
 	struct ckpt_catalog_map_reader *catalog; /* the same; NULL: the manifest names none */
 	struct ckpt_job compare_job;             /* of a verification: an index with the catalog */
@@ -103,6 +102,10 @@ struct ckpt_restore {
 	bool passes_over;                /* nodes were lost, and nobody has the step */
 	struct ckpt_error elsewhere_why; /* if what is here could not be listed for that */
 	struct ckpt_findings findings;
+	size_t findings_before; /* of a verification: how many there were before the rank's shard ... */
+	size_t findings_first; /* ... and after the first file of it; not more: there was one file */
+	uint64_t done_before;  /* bytes_done before the file of it that is read */
+	bool bad_before;       /* a finding was made before its shard was read */
 	struct ckpt_restore_sync *ranks; /* NULL: no other rank has to do with it */
 };
 

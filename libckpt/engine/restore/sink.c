@@ -12,45 +12,18 @@
 void ckpt_sink_begin_rank(struct ckpt_restore *r, uint32_t rank)
 {
 	r->rank_bad = false;
+	r->bad_before = false;
 	r->shard = (struct ckpt_shard){.core = r->core,
 		.generation = r->pick.chosen.generation,
 		.step = r->pick.chosen.step,
 		.rank = &r->pick.manifest.ranks[rank],
+		.lister = &r->elsewhere.lister,
 		.keep_bytes = r->sink == CKPT_SINK_STORE,
 		.into = r->sink == CKPT_SINK_STORE ? &r->dest : NULL,
 		.stop = &r->stop,
 		.err = &r->why,
 		.waiter = &r->sink_task};
 	ckpt_shard_init(&r->shard);
-}
-
-void ckpt_sink_start_fetch(struct ckpt_restore *r)
-{
-	struct ckpt_shard_read_config config = {.core = r->core,
-		.layout = r->shard.index->layout,
-		.file = &r->shard.file,
-		.generation = r->pick.chosen.generation,
-		.step = r->pick.chosen.step,
-		.rank = r->shard.rank->rank,
-		.stop = &r->stop,
-		.err = &r->why,
-		.counter = &r->bytes_done,
-		.waiter = &r->sink_task};
-
-	if (r->sink == CKPT_SINK_NONE) {
-		config.findings = &r->findings;
-	} else {
-		config.dest = r->step_copy.store;
-		config.dest_file = &r->step_copy.file;
-		config.unit = r->step_copy.unit;
-		config.header = r->shard.header;
-		if (r->step_copy.left.file.fd >= 0) {
-			config.store = r->step_copy.store;
-			config.file = &r->step_copy.left.file;
-			config.patch = &r->patch;
-		}
-	}
-	ckpt_shard_read_start(&r->fetch, &config);
 }
 
 void ckpt_sink_end_rank(struct ckpt_restore *r)
@@ -216,6 +189,23 @@ static int note_failure(struct ckpt_restore *r, int code)
 	return ckpt_sink_note(r);
 }
 
+static void start_fetch(struct ckpt_restore *r)
+{
+	const struct ckpt_shard_read_config config = {.core = r->core,
+		.layout = r->shard.index->layout,
+		.file = &r->shard.file,
+		.generation = r->pick.chosen.generation,
+		.step = r->pick.chosen.step,
+		.rank = r->shard.rank->rank,
+		.findings = &r->findings,
+		.stop = &r->stop,
+		.err = &r->why,
+		.counter = &r->bytes_done,
+		.waiter = &r->sink_task};
+
+	ckpt_shard_read_start(&r->fetch, &config);
+}
+
 static int note_good(struct ckpt_restore *r)
 {
 	struct ckpt_error good;
@@ -224,7 +214,7 @@ static int note_good(struct ckpt_restore *r)
 	good.step = (int64_t)r->pick.chosen.step;
 	good.rank = (int32_t)r->shard.rank->rank;
 	ckpt_name_shard(good.file, r->pick.chosen.generation, r->pick.chosen.step,
-		r->shard.rank->rank, r->shard.rank->attempt);
+		r->shard.rank->rank, r->shard.attempt);
 	return ckpt_findings_add(&r->findings, r->pick.chosen.generation, &good);
 }
 
@@ -332,7 +322,120 @@ static int verdict(struct ckpt_restore *r)
 	return first->code;
 }
 
-/* One rank after the other: its index, its shard's size, its header, and every chunk unless it is to be quick. */
+static ckpt_task_fn verify_rank_body;
+
+static int verify_end_rank_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = ckpt_sink_restore(task);
+
+	CKPT_TASK_BEGIN(task);
+	r->code = note_failure(r, r->code);
+	if (r->code == 0 && !r->rank_bad) {
+		/* Another file of it was bad. The log says so. */
+		ckpt_findings_cut(&r->findings, r->findings_before);
+		if (!r->bad_before)
+			r->code = note_good(r);
+	}
+	ckpt_shard_start_shut(&r->shard);
+	CKPT_AWAIT(task, r->shard.task.finished);
+	ckpt_sink_end_rank(r);
+	if (r->code < 0)
+		return r->code;
+	r->rank++;
+	return ckpt_findings_full(&r->findings) ? verdict(r)
+						: ckpt_task_continue(task, verify_rank_body);
+	CKPT_TASK_END(task);
+}
+
+/* Whether another file of the rank may be good, where the findings are about this one. Says in `why` what they begin with. */
+static bool may_try_other(struct ckpt_restore *r)
+{
+	size_t first = ckpt_max_u64(r->findings_before, r->findings_first);
+
+	if (!r->rank_bad || r->code < 0 || r->stop || r->findings.count == first ||
+		ckpt_findings_full(&r->findings) ||
+		!ckpt_shard_is_bad_copy(r->findings.items[first].error.code))
+		return false;
+	r->why = r->findings.items[first].error;
+	return true;
+}
+
+/* Whether there is another file. Of several bad ones the findings are those of the first. */
+static bool take_other(struct ckpt_restore *r)
+{
+	if (r->findings_first > r->findings_before)
+		ckpt_findings_cut(&r->findings, r->findings_first);
+	r->findings_first = r->findings.count;
+	if (r->shard.task.result == 0) {
+		r->rank_bad = false;
+		atomic_fetch_add(&r->bytes_total, atomic_load(&r->bytes_done) - r->done_before);
+		return true;
+	}
+	if (r->shard.task.result == -ENOENT)
+		ckpt_error_clear(&r->why);
+	else
+		r->code = r->shard.task.result;
+	return false;
+}
+
+/* The file of the rank's shard that is open: its header, and every chunk unless it is to be quick. */
+static int verify_shard_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = ckpt_sink_restore(task);
+
+	CKPT_TASK_BEGIN(task);
+	r->done_before = atomic_load(&r->bytes_done);
+	ckpt_shard_start_header(&r->shard);
+	CKPT_AWAIT(task, r->shard.task.finished);
+	/* What follows a bad header may be good or bad: that is to be found, too. */
+	ckpt_sink_count_header(r);
+	r->code = note_failure(r, r->shard.task.result);
+	if (r->code == 0 && !r->quick && !ckpt_findings_full(&r->findings)) {
+		start_fetch(r);
+		CKPT_AWAIT(task, r->fetch.task.finished);
+		r->code = note_failure(r, r->fetch.task.result);
+		r->rank_bad = r->rank_bad || r->fetch.noted > 0;
+		ckpt_shard_read_clear(&r->fetch);
+	}
+	if (!may_try_other(r))
+		return ckpt_task_continue(task, verify_end_rank_body);
+	ckpt_shard_start_other(&r->shard);
+	CKPT_AWAIT(task, r->shard.task.finished);
+	return ckpt_task_continue(task, take_other(r) ? verify_shard_body : verify_end_rank_body);
+	CKPT_TASK_END(task);
+}
+
+/* One rank after the other: its index, its shard's size, and then the shard. */
+static int verify_rank_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = ckpt_sink_restore(task);
+
+	CKPT_TASK_BEGIN(task);
+	while (r->rank < r->pick.manifest.world && ckpt_shard_location_has(&r->elsewhere, r->rank))
+		r->rank++;
+	if (r->rank == r->pick.manifest.world)
+		return verdict(r);
+	ckpt_sink_begin_rank(r, r->rank);
+	ckpt_shard_start_index(&r->shard);
+	CKPT_AWAIT(task, r->shard.task.finished);
+	r->code = r->shard.task.result;
+	start_compare(r);
+	CKPT_AWAIT(task, r->compared);
+	r->code = take_compare(r);
+	r->findings_before = r->findings.count;
+	r->findings_first = 0;
+	/* What its shard comes to is told by itself. */
+	r->bad_before = r->rank_bad;
+	r->rank_bad = false;
+	if (r->code < 0)
+		return ckpt_task_continue(task, verify_end_rank_body);
+	ckpt_shard_start_open(&r->shard);
+	CKPT_AWAIT(task, r->shard.task.finished);
+	r->code = r->shard.task.result;
+	return ckpt_task_continue(task, r->code < 0 ? verify_end_rank_body : verify_shard_body);
+	CKPT_TASK_END(task);
+}
+
 static int verify_body(struct ckpt_task *task)
 {
 	struct ckpt_restore *r = ckpt_sink_restore(task);
@@ -353,46 +456,8 @@ static int verify_body(struct ckpt_task *task)
 		if (r->code < 0 || r->stop)
 			return r->stop ? r->stop : r->code;
 	}
-	for (r->rank = 0; r->rank < r->pick.manifest.world; r->rank++) {
-		if (ckpt_shard_location_has(&r->elsewhere, r->rank))
-			continue;
-		ckpt_sink_begin_rank(r, r->rank);
-		ckpt_shard_start_index(&r->shard);
-		CKPT_AWAIT(task, r->shard.task.finished);
-		r->code = r->shard.task.result;
-		start_compare(r);
-		CKPT_AWAIT(task, r->compared);
-		r->code = take_compare(r);
-		if (r->code == 0) {
-			ckpt_shard_start_open(&r->shard);
-			CKPT_AWAIT(task, r->shard.task.finished);
-			r->code = r->shard.task.result;
-		}
-		if (r->code == 0) {
-			ckpt_shard_start_header(&r->shard);
-			CKPT_AWAIT(task, r->shard.task.finished);
-			/* What follows a bad header may be good or bad: that is to be found, too. */
-			ckpt_sink_count_header(r);
-			r->code = note_failure(r, r->shard.task.result);
-		}
-		if (r->code == 0 && !r->quick && !ckpt_findings_full(&r->findings)) {
-			ckpt_sink_start_fetch(r);
-			CKPT_AWAIT(task, r->fetch.task.finished);
-			r->code = r->fetch.task.result;
-			r->rank_bad = r->rank_bad || r->fetch.noted > 0;
-		}
-		r->code = note_failure(r, r->code);
-		if (r->code == 0 && !r->rank_bad)
-			r->code = note_good(r);
-		ckpt_shard_start_shut(&r->shard);
-		CKPT_AWAIT(task, r->shard.task.finished);
-		ckpt_sink_end_rank(r);
-		if (r->code < 0)
-			return r->code;
-		if (ckpt_findings_full(&r->findings))
-			break;
-	}
-	return verdict(r);
+	r->rank = 0;
+	return ckpt_task_continue(task, verify_rank_body);
 	CKPT_TASK_END(task);
 }
 

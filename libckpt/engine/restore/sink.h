@@ -17,8 +17,6 @@ int ckpt_sink_start_catalog(struct ckpt_restore *r);
 
 /* A rank is next: its shard, with nothing of it read yet. */
 void ckpt_sink_begin_rank(struct ckpt_restore *r, uint32_t rank);
-/* The chunks of it, once its file is open: await fetch.task. */
-void ckpt_sink_start_fetch(struct ckpt_restore *r);
 /* Shut before. */
 void ckpt_sink_end_rank(struct ckpt_restore *r);
 

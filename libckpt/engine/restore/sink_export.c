@@ -22,18 +22,6 @@ static void start_step_copy(struct ckpt_restore *r)
 	ckpt_step_copy_start_prepare(&r->step_copy);
 }
 
-/* A catalog that is not good does not go along: the step is whole without it. */
-static int leave_catalog(struct ckpt_restore *r)
-{
-	if (r->stop || r->catalog->task.result == -ENOMEM || r->catalog->task.result == 0)
-		return r->catalog->task.result;
-	ckpt_log(r->core->parts.log, CKPT_LOG_WARN,
-		"step %llu is copied without its catalog: %.800s",
-		(unsigned long long)r->pick.chosen.step, r->why.message);
-	ckpt_error_clear(&r->why);
-	return 0;
-}
-
 static int export_end_body(struct ckpt_task *task)
 {
 	struct ckpt_restore *r = ckpt_sink_restore(task);
@@ -51,8 +39,26 @@ static int export_end_body(struct ckpt_task *task)
 }
 
 static ckpt_task_fn export_rank_body;
+static ckpt_task_fn export_copy_body;
 
-/* Its bytes, which are written on the way. */
+/* The file that is open has a bad header, or a bad chunk: the rank's next one is copied, from its beginning. */
+static int export_other_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = ckpt_sink_restore(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_shard_start_other(&r->shard);
+	CKPT_AWAIT(task, r->shard.task.finished);
+	r->code = r->shard.task.result;
+	if (r->code == -ENOENT)
+		r->code = r->why.code;
+	if (r->code < 0)
+		return ckpt_task_continue(task, export_end_body);
+	atomic_fetch_add(&r->bytes_total, atomic_load(&r->bytes_done) - r->done_before);
+	return ckpt_task_continue(task, export_copy_body);
+	CKPT_TASK_END(task);
+}
+
 static int export_shard_body(struct ckpt_task *task)
 {
 	struct ckpt_restore *r = ckpt_sink_restore(task);
@@ -60,10 +66,22 @@ static int export_shard_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_shard_start_open(&r->shard);
 	CKPT_AWAIT(task, r->shard.task.finished);
-	if (!ckpt_sink_passed(r, &r->shard.task))
-		return ckpt_task_continue(task, export_end_body);
+	return ckpt_task_continue(
+		task, ckpt_sink_passed(r, &r->shard.task) ? export_copy_body : export_end_body);
+	CKPT_TASK_END(task);
+}
+
+/* The bytes of the file that is open, which are written on the way. */
+static int export_copy_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = ckpt_sink_restore(task);
+
+	CKPT_TASK_BEGIN(task);
+	r->done_before = atomic_load(&r->bytes_done);
 	ckpt_shard_start_header(&r->shard);
 	CKPT_AWAIT(task, r->shard.task.finished);
+	if (ckpt_shard_is_bad_copy(r->shard.task.result) && !r->stop)
+		return ckpt_task_continue(task, export_other_body);
 	if (!ckpt_sink_passed(r, &r->shard.task))
 		return ckpt_task_continue(task, export_end_body);
 	ckpt_sink_count_header(r);
@@ -77,21 +95,13 @@ static int export_shard_body(struct ckpt_task *task)
 			return ckpt_task_continue(task, export_end_body);
 		}
 	}
-	r->patch = (struct ckpt_shard_read_patch){.store = r->core->store,
-		.file = r->shard.cached.fd >= 0 ? &r->shard.cached : &r->shard.file,
-		.chunks = &r->step_copy.left_bad};
 	ckpt_step_copy_start_shard(&r->step_copy);
 	CKPT_AWAIT(task, r->step_copy.task.finished);
 	if (!ckpt_sink_passed(r, &r->step_copy.task))
-		return ckpt_task_continue(task, export_end_body);
-	ckpt_sink_start_fetch(r);
-	CKPT_AWAIT(task, r->fetch.task.finished);
-	if (!ckpt_sink_passed(r, &r->fetch.task))
-		return ckpt_task_continue(task, export_end_body);
-	ckpt_step_copy_start_seal(&r->step_copy);
-	CKPT_AWAIT(task, r->step_copy.task.finished);
-	if (!ckpt_sink_passed(r, &r->step_copy.task))
-		return ckpt_task_continue(task, export_end_body);
+		return ckpt_task_continue(
+			task, !r->stop && ckpt_shard_copy_has_bad_source(&r->step_copy.copy)
+				      ? export_other_body
+				      : export_end_body);
 	ckpt_shard_start_shut(&r->shard);
 	CKPT_AWAIT(task, r->shard.task.finished);
 	ckpt_sink_end_rank(r);
@@ -218,9 +228,9 @@ int ckpt_sink_export_body(struct ckpt_task *task)
 		if (ckpt_sink_start_catalog(r) < 0)
 			return -ENOMEM;
 		CKPT_AWAIT(task, r->catalog->task.finished);
-		r->code = leave_catalog(r);
-		if (r->code < 0 || r->stop)
-			return r->stop ? r->stop : r->code;
+		r->code = r->stop ? r->stop : ckpt_catalog_map_reader_take(r->catalog, "copied");
+		if (r->code < 0)
+			return r->code;
 	}
 	start_step_copy(r);
 	CKPT_AWAIT(task, r->step_copy.task.finished);

@@ -243,11 +243,6 @@ static int export_step(struct ckpt_engine *engine, uint64_t step, const struct t
 	return r;
 }
 
-static bool is_damage(int code)
-{
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == CKPT_EFORMAT;
-}
-
 /* Without a step: the claims that are there. */
 static int bring_claims(
 	struct ckpt_engine *engine, const struct target *target, struct ckpt_error *err)
@@ -288,7 +283,7 @@ static int export_latest(struct ckpt_engine *engine, const struct target *target
 			ckpt_error_clear(err);
 			return 0;
 		}
-		if (!is_damage(r))
+		if (!ckpt_code_is_damage(r))
 			break;
 	}
 	if (r == CKPT_ENOSTEP)
@@ -306,7 +301,7 @@ static bool may_go_on(const struct holding *here, int code, bool lost_nodes)
 {
 	if (here->generation == 0 || code == CKPT_EMISMATCH || code == CKPT_EINUSE)
 		return false;
-	return !lost_nodes || is_damage(code);
+	return !lost_nodes || ckpt_code_is_damage(code);
 }
 
 int ckpt_runtime_import(const char *path, const struct ckpt_engine_opts *opts,

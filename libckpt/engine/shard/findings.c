@@ -84,6 +84,13 @@ const struct ckpt_error *ckpt_findings_first(const struct ckpt_findings *finding
 	return NULL;
 }
 
+void ckpt_findings_cut(struct ckpt_findings *findings, size_t count)
+{
+	CKPT_ASSERT(count <= findings->count);
+	while (findings->count > count)
+		findings->bad -= is_bad(&findings->items[--findings->count].error);
+}
+
 void ckpt_findings_clear(struct ckpt_findings *findings)
 {
 	ckpt_free(findings->items);

@@ -30,6 +30,8 @@ bool ckpt_findings_full(const struct ckpt_findings *findings);
 void ckpt_findings_sort(struct ckpt_findings *findings);
 /* The first that is bad; NULL: none. */
 const struct ckpt_error *ckpt_findings_first(const struct ckpt_findings *findings);
+/* Drops all but the first `count`. */
+void ckpt_findings_cut(struct ckpt_findings *findings, size_t count);
 void ckpt_findings_clear(struct ckpt_findings *findings);
 
 #endif

@@ -28,6 +28,7 @@ static void start_shard(struct ckpt_shard_load_way *w)
 		.generation = g->pick->chosen.generation,
 		.step = g->pick->chosen.step,
 		.rank = &g->pick->manifest.ranks[w->rank],
+		.lister = &g->elsewhere.lister,
 		.stop = &g->stop,
 		.err = &w->err,
 		.waiter = &w->task};
@@ -87,6 +88,17 @@ static void start_fetch(struct ckpt_shard_load_way *w)
 	ckpt_shard_read_start(&w->fetch, &config);
 }
 
+/* What was read of a file that is no good is read once more. */
+static void start_over(struct ckpt_shard_load_way *w)
+{
+	struct ckpt_shard_load *g = w->load;
+
+	g->sum += w->fetch.counted;
+	g->recount = true;
+	atomic_fetch_add(g->total, w->fetch.counted);
+	ckpt_targets_rewind(&g->wanted[w->rank]);
+}
+
 static int shard_body(struct ckpt_task *task)
 {
 	struct ckpt_shard_load_way *w = way_of(task);
@@ -97,15 +109,24 @@ static int shard_body(struct ckpt_task *task)
 	ckpt_shard_start_open(&w->shard);
 	CKPT_AWAIT(task, w->shard.task.finished);
 	w->code = w->shard.task.result;
-	if (w->code == 0 && is_shared(w)) {
-		ckpt_shard_start_share(&w->shard);
-		CKPT_AWAIT(task, w->shard.task.finished);
-	}
-	if (w->code == 0) {
+	while (w->code == 0) {
+		if (is_shared(w)) {
+			ckpt_shard_start_share(&w->shard);
+			CKPT_AWAIT(task, w->shard.task.finished);
+		}
 		start_fetch(w);
 		CKPT_AWAIT(task, w->fetch.task.finished);
 		w->code = w->fetch.task.result;
+		if (!ckpt_shard_is_bad_copy(w->code) || w->load->stop) {
+			ckpt_shard_read_clear(&w->fetch);
+			break;
+		}
+		start_over(w);
 		ckpt_shard_read_clear(&w->fetch);
+		ckpt_shard_start_other(&w->shard);
+		CKPT_AWAIT(task, w->shard.task.finished);
+		/* Of several files that are bad the code is that of the one that is told. */
+		w->code = w->shard.task.result == -ENOENT ? w->err.code : w->shard.task.result;
 	}
 	ckpt_shard_start_shut(&w->shard);
 	CKPT_AWAIT(task, w->shard.task.finished);
@@ -131,12 +152,6 @@ static void start_way(struct ckpt_shard_load *g, struct ckpt_shard_load_way *w, 
 	ckpt_task_start(&w->task, &g->core->sched, g->way_body, way_done);
 }
 
-bool ckpt_shard_load_is_bad_copy(int code)
-{
-	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE ||
-	       ckpt_store_is_unreadable(code);
-}
-
 /* What a rank's shard cannot give is asked of others. -ENOMEM, -ENODATA. */
 static int find_spares(struct ckpt_shard_load *g, uint32_t rank)
 {
@@ -160,7 +175,7 @@ static int take_failure(struct ckpt_shard_load *g, struct ckpt_shard_load_way *w
 	int code = w->task.result;
 
 	if (g->way_body != shard_body || g->stop || world_of(g) == 1 ||
-		!ckpt_shard_load_is_bad_copy(code))
+		!ckpt_shard_is_bad_copy(code))
 		return code;
 	int r = find_spares(g, w->rank);
 	if (r == 0)
@@ -432,7 +447,7 @@ static bool go_round(struct ckpt_shard_load *g)
 /* Of a copy that was bad some was counted, or none. */
 static void count_all(struct ckpt_shard_load *g)
 {
-	if (g->lost)
+	if (g->lost || g->recount)
 		atomic_store(g->counter, g->sum);
 }
 
@@ -456,7 +471,7 @@ int ckpt_shard_load_read_body(struct ckpt_task *task)
 			return r;
 		CKPT_AWAIT(task, ckpt_shard_load_pump(g));
 		r = ckpt_shard_load_end_ways(g);
-		if (ckpt_shard_load_is_bad_copy(r) && ckpt_shard_load_may_widen(g)) {
+		if (ckpt_shard_is_bad_copy(r) && ckpt_shard_load_may_widen(g)) {
 			ckpt_shard_load_widen(g);
 			return ckpt_task_continue(task, ckpt_shard_load_narrow_body);
 		}
@@ -523,6 +538,7 @@ void ckpt_shard_load_reset(struct ckpt_shard_load *load)
 	load->again = NULL;
 	load->lost = NULL;
 	load->sum = 0;
+	load->recount = false;
 	ckpt_target_binder_clear(&load->binder);
 	ckpt_tensor_map_free(load->tensor_map);
 	load->tensor_map = NULL;

@@ -81,9 +81,10 @@ struct ckpt_shard_load {
 	uint32_t next;               /* rank */
 	struct ckpt_targets *wanted; /* of each rank: the binder's, or what was left of them */
 	struct ckpt_targets *again;  /* the next round's; NULL: there is none so far */
+	bool recount;                /* some of a shard was read twice, of two files */
 	bool *lost;                  /* of each rank: its copies are not good; NULL: of none */
-	uint64_t sum;                /* bytes of all rounds so far */
-	int code; /* of the failure that is told: of several the one of the lowest rank */
+	uint64_t sum; /* bytes of all rounds so far, and of files that were no good */
+	int code;     /* of the failure that is told: of several the one of the lowest rank */
 	uint32_t code_rank;
 	struct ckpt_task_job job;
 };
@@ -120,8 +121,6 @@ int ckpt_shard_load_start_indexes(struct ckpt_shard_load *load);
 bool ckpt_shard_load_pump(struct ckpt_shard_load *load);
 /* What all have come to. */
 int ckpt_shard_load_end_ways(struct ckpt_shard_load *load);
-/* That of a shard which another rank may have the same of. */
-bool ckpt_shard_load_is_bad_copy(int code);
 /* Forgets how far it has filled. */
 void ckpt_shard_load_reset(struct ckpt_shard_load *load);
 /* Bodies: all indexes, and what is opened is open; what is bound is read. */

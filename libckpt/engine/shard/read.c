@@ -22,7 +22,7 @@ static struct ckpt_shard_read_block *block_at(struct ckpt_shard_read *f, unsigne
 	return &f->ring[(f->head + i) % f->depth];
 }
 
-void ckpt_shard_read_fail(struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk)
+static void fail(struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk, bool reading)
 {
 	/* What was given up has not failed. */
 	if ((f->code && f->code_at <= at) || (code == -ECANCELED && *f->config.stop))
@@ -30,6 +30,12 @@ void ckpt_shard_read_fail(struct ckpt_shard_read *f, int code, uint64_t at, size
 	f->code = code;
 	f->code_at = at;
 	f->code_chunk = chunk;
+	f->code_read = reading;
+}
+
+void ckpt_shard_read_fail(struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk)
+{
+	fail(f, code, at, chunk, false);
 }
 
 /* The tensor that a byte belongs to; NULL: the header. */
@@ -67,17 +73,23 @@ bool ckpt_shard_read_patches(const struct ckpt_shard_read *f, size_t chunk)
 	return f->config.patch && ckpt_chunkset_has(f->config.patch->chunks, chunk);
 }
 
-bool ckpt_shard_read_failed_in_patch(const struct ckpt_shard_read *fetch)
+static bool failed_in_patch(const struct ckpt_shard_read *f)
 {
-	return ckpt_shard_read_patches(
-		fetch, ckpt_layout_chunk_at(fetch->config.layout, fetch->code_at));
+	return ckpt_shard_read_patches(f, ckpt_layout_chunk_at(f->config.layout, f->code_at));
+}
+
+const struct ckpt_object *ckpt_shard_read_bad_file(const struct ckpt_shard_read *fetch)
+{
+	if (!fetch->code || !fetch->code_read)
+		return NULL;
+	return failed_in_patch(fetch) ? fetch->config.patch->file : fetch->config.file;
 }
 
 /* Words the failure of this fetch that is told, unless that was done where it was found. */
 static void word(const struct ckpt_shard_read *f, struct ckpt_error *err)
 {
 	const struct ckpt_shard_read_config *c = &f->config;
-	bool patch = ckpt_shard_read_failed_in_patch(f);
+	bool patch = failed_in_patch(f);
 	const struct ckpt_store *store = patch ? c->patch->store : c->store;
 	const struct ckpt_object *file = patch ? c->patch->file : c->file;
 	const struct ckpt_where where = {.tier = ckpt_store_tier(store),
@@ -106,12 +118,12 @@ void ckpt_shard_read_take_failure(struct ckpt_shard_read *f, int code, uint64_t 
 		return;
 	}
 	if (!f->config.findings) {
-		ckpt_shard_read_fail(f, code, at, chunk);
+		fail(f, code, at, chunk, true);
 		return;
 	}
 	if (ckpt_shard_read_stopping(f))
 		return;
-	ckpt_shard_read_fail(f, code, at, chunk);
+	fail(f, code, at, chunk, true);
 	ckpt_error_clear(&finding);
 	word(f, &finding);
 	f->noted++;
@@ -341,8 +353,10 @@ static void release_blocks(struct ckpt_shard_read *f)
 			continue;
 		put_slot(f, b->slot);
 		b->slot = NULL;
-		if (!ckpt_shard_read_stopping(f))
+		if (!ckpt_shard_read_stopping(f)) {
 			atomic_fetch_add(f->config.counter, b->verified);
+			f->counted += b->verified;
+		}
 		if (!ckpt_shard_read_stopping(f) && b->lifted)
 			atomic_fetch_add(f->config.left_counter, b->verified);
 	}

@@ -82,6 +82,7 @@ struct ckpt_shard_read {
 	struct ckpt_task task; /* await `finished`, look at `result` */
 	unsigned copies;       /* into targets, under way */
 	size_t noted;          /* findings made */
+	uint64_t counted;      /* bytes added to the counter */
 	size_t unread;         /* chunks put into `bad` because the disk could not read them */
 	bool lifted;           /* something came out of slots, and not of the file */
 
@@ -105,6 +106,7 @@ struct ckpt_shard_read {
 	int code;
 	uint64_t code_at;
 	size_t code_chunk;      /* CKPT_SHARD_READ_NO_CHUNK: a request failed, not a digest */
+	bool code_read;         /* reading failed, or what was read is bad: it was not writing */
 	struct ckpt_error said; /* by the store, of the first request that failed */
 };
 
@@ -114,8 +116,8 @@ void ckpt_shard_read_start(
 /* After the end, or never started. */
 void ckpt_shard_read_clear(struct ckpt_shard_read *fetch);
 
-/* After a failure: it was met in the other copy (`patch`). */
-bool ckpt_shard_read_failed_in_patch(const struct ckpt_shard_read *fetch);
+/* After a failure: the file that could not be read or had a bad chunk, `file` or that of `patch`. NULL: something else failed. */
+const struct ckpt_object *ckpt_shard_read_bad_file(const struct ckpt_shard_read *fetch);
 
 /* Records in `err` that a chunk of a shard differs from its digest. */
 int ckpt_shard_read_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layout,

@@ -51,6 +51,126 @@ static int fail_size(struct ckpt_shard *s, uint64_t have, uint64_t want)
 		(unsigned long long)want, have < want ? "cut" : "added to");
 }
 
+/* Searching: the file of the manifest's attempt first, and then those that the directory has. */
+
+/* -ESTALE: another machine has removed the file (NFS). */
+bool ckpt_shard_is_bad_copy(int code)
+{
+	return code == CKPT_EINTEGRITY || code == CKPT_EINCOMPLETE || code == -ESTALE ||
+	       ckpt_store_is_unreadable(code);
+}
+
+static void begin_search(struct ckpt_shard *s)
+{
+	memcpy(s->attempt, s->rank->attempt, sizeof(s->attempt));
+	s->listed[0] = 0;
+	s->listed_in = 0;
+	s->tried_count = 0;
+	s->missing = false;
+	s->exhausted = false;
+	s->other = false;
+	ckpt_error_clear(&s->first);
+}
+
+/* Whether another file may be good where this one is not. */
+static bool may_search(const struct ckpt_shard *s, int code)
+{
+	return code < 0 && s->lister && !s->exhausted && !*s->stop && ckpt_shard_is_bad_copy(code);
+}
+
+/* One that cannot be read may be good, and says that the step may be. */
+static bool is_better(const struct ckpt_shard *s)
+{
+	int first = s->first.code;
+	int code = s->err->code;
+
+	if (ckpt_store_is_unreadable(code) && !ckpt_store_is_unreadable(first))
+		return true;
+	/* One that is there and bad says more than that another one is missing. */
+	return first == CKPT_EINCOMPLETE &&
+	       (code != CKPT_EINCOMPLETE || (!s->first_open && s->file.fd >= 0));
+}
+
+static void note_missing(struct ckpt_shard *s)
+{
+	s->missing = true;
+	s->missing_after = s->lister->begun;
+}
+
+static void keep_first(struct ckpt_shard *s)
+{
+	if (s->op.result == -ENOENT || s->op.result == -ESTALE)
+		note_missing(s);
+	if (s->first.code && !is_better(s))
+		return;
+	s->first = *s->err;
+	s->first_open = s->file.fd >= 0;
+	memcpy(s->first_attempt, s->attempt, sizeof(s->first_attempt));
+}
+
+static void want_list(struct ckpt_shard *s)
+{
+	ckpt_rank_lister_want(s->lister, &s->wait, &s->task);
+}
+
+/* What is missing may have been repaired since the list was begun. */
+static bool want_newer_list(struct ckpt_shard *s)
+{
+	return s->missing && s->lister->lists <= s->missing_after &&
+	       ckpt_rank_lister_want_again(s->lister, &s->wait, &s->task);
+}
+
+static bool was_tried(const struct ckpt_shard *s, const char *attempt)
+{
+	for (unsigned i = 0; i < s->tried_count; i++)
+		if (strcmp(s->tried[i], attempt) == 0)
+			return true;
+	return strcmp(attempt, s->rank->attempt) == 0;
+}
+
+static void note_tried(struct ckpt_shard *s)
+{
+	if (s->tried_count < CKPT_SHARD_TRIED)
+		memcpy(s->tried[s->tried_count++], s->attempt, sizeof(s->attempt));
+}
+
+/*
+ * Goes to the next file, when the list is there. 1: the list is made anew, and this is to be called again then. Less
+ * than 0: there is none (-ENOENT), or that is not known.
+ */
+static int next_attempt(struct ckpt_shard *s, enum ckpt_rank_file kind)
+{
+	struct ckpt_rank_lister *l = s->lister;
+	char path[CKPT_PATH_MAX];
+
+	if (l->result < 0) {
+		*s->err = l->err;
+		return l->result;
+	}
+	/* Another rank may have had the step listed anew: a new file may come before the last one. */
+	if (s->listed_in != l->lists)
+		s->listed[0] = 0;
+	s->listed_in = l->lists;
+	do {
+		if (!ckpt_rank_files_next(&l->files, s->rank->rank, kind, s->listed)) {
+			if (want_newer_list(s))
+				return 1;
+			*s->err = s->first;
+			return -ENOENT;
+		}
+	} while (was_tried(s, s->listed));
+	memcpy(s->attempt, s->listed, sizeof(s->attempt));
+	note_tried(s);
+	(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
+		path, s->generation, s->step, s->rank->rank, s->attempt);
+	/* That it is missing is as it should be, of a rank that was repaired. */
+	if (s->err->code != 0 && s->op.result != -ENOENT)
+		ckpt_log(s->core->parts.log, CKPT_LOG_WARN, "%.800s (now %s is tried)",
+			s->err->message, path);
+	ckpt_error_clear(s->err);
+	return 0;
+}
+
 /* The claim. */
 
 static int take_claim(struct ckpt_shard *s)
@@ -80,15 +200,32 @@ static int claim_body(struct ckpt_task *task)
 {
 	struct ckpt_shard *s = shard_of(task);
 	char path[CKPT_PATH_MAX];
+	int r;
 
 	CKPT_TASK_BEGIN(task);
-	do {
-		ckpt_name_shard(path, s->generation, s->step, s->rank->rank, s->rank->attempt);
+	begin_search(s);
+	for (;;) {
+		ckpt_name_shard(path, s->generation, s->step, s->rank->rank, s->attempt);
 		/* Copies to other places do not meet. */
 		ckpt_store_lock_byte(s->store, &s->op, path, s->into->number, &s->sole);
 		CKPT_AWAIT(task, s->op.done);
 		/* It was replaced between the open and the lock, or it is not there: the second time tells. */
-	} while (s->op.result == -ENOENT && s->claims++ == 0);
+		if (s->op.result == -ENOENT && s->claims++ == 0)
+			continue;
+		if (s->op.result != -ENOENT || !s->lister)
+			break;
+		/* Of several that are there every process takes the same one. */
+		note_missing(s);
+		want_list(s);
+		do {
+			CKPT_AWAIT(task, s->wait.done);
+			r = next_attempt(s, CKPT_RANK_SHARD);
+		} while (r > 0);
+		if (r < 0)
+			break;
+	}
+	/* What could not be listed is not known to the open either, which says so. */
+	ckpt_error_clear(s->err);
 	return take_claim(s);
 	CKPT_TASK_END(task);
 }
@@ -144,46 +281,141 @@ static int take_index(struct ckpt_shard *s)
 	return *s->stop;
 }
 
+static void drop_index(struct ckpt_shard *s)
+{
+	ckpt_index_free(s->index);
+	ckpt_free(s->index_bytes);
+	s->index = NULL;
+	s->index_bytes = NULL;
+}
+
+static int take_decoded(struct ckpt_shard *s)
+{
+	int r = ckpt_task_job_take(&s->job, s->err);
+
+	if (r == 0 && s->keep_bytes)
+		return 0;
+	ckpt_free(s->index_bytes);
+	s->index_bytes = NULL;
+	return r;
+}
+
 static int index_body(struct ckpt_task *task)
 {
 	struct ckpt_shard *s = shard_of(task);
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_index(s->path, s->generation, s->step, s->rank->rank, s->rank->attempt);
+	begin_search(s);
 	/* The decoder of the manifest has seen to it. */
 	CKPT_ASSERT(s->rank->index_bytes > 0 && s->rank->index_bytes <= CKPT_INDEX_MAX);
-	ckpt_store_get(s->store, &s->op, s->path, s->rank->index_bytes);
-	CKPT_AWAIT(task, s->op.done);
-	r = take_index(s);
-	if (r < 0)
-		return r;
-	ckpt_task_job_start(&s->job, s->core->parts.env, task, index_work);
-	CKPT_AWAIT(task, s->job.done);
-	if (!s->keep_bytes) {
-		ckpt_free(s->index_bytes);
-		s->index_bytes = NULL;
+	for (;;) {
+		ckpt_name_index(s->path, s->generation, s->step, s->rank->rank, s->attempt);
+		ckpt_store_get(s->store, &s->op, s->path, s->rank->index_bytes);
+		CKPT_AWAIT(task, s->op.done);
+		r = take_index(s);
+		if (r == 0) {
+			ckpt_task_job_start(&s->job, s->core->parts.env, task, index_work);
+			CKPT_AWAIT(task, s->job.done);
+			r = take_decoded(s);
+		}
+		if (!may_search(s, r))
+			return r;
+		drop_index(s);
+		keep_first(s);
+		want_list(s);
+		do {
+			CKPT_AWAIT(task, s->wait.done);
+			r = next_attempt(s, CKPT_RANK_INDEX);
+		} while (r > 0);
+		if (r < 0)
+			return r == -ENOENT ? s->first.code : r;
 	}
-	return ckpt_task_job_take(&s->job, s->err);
 	CKPT_TASK_END(task);
 }
 
 /* The shard. */
 
-static int open_body(struct ckpt_task *task)
+static int take_open(struct ckpt_shard *s)
 {
-	struct ckpt_shard *s = shard_of(task);
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_name_shard(s->path, s->generation, s->step, s->rank->rank, s->rank->attempt);
-	ckpt_store_open(s->store, &s->op, s->path, &s->file);
-	CKPT_AWAIT(task, s->op.done);
 	if (s->op.result == -ENOENT || ckpt_store_is_no_file(s->op.result))
 		return fail_missing(s, "shard");
 	if (s->op.result < 0)
 		return fail_read(s, s->op.result);
 	if (s->op.size != s->rank->shard_bytes)
 		return fail_size(s, s->op.size, s->rank->shard_bytes);
+	return 0;
+}
+
+static int none_code(const struct ckpt_shard *s)
+{
+	return s->other ? -ENOENT : s->first.code;
+}
+
+static ckpt_task_fn other_body;
+
+/* The file of s->attempt. */
+static int attempt_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_shard(s->path, s->generation, s->step, s->rank->rank, s->attempt);
+	ckpt_store_open(s->store, &s->op, s->path, &s->file);
+	CKPT_AWAIT(task, s->op.done);
+	if (s->exhausted)
+		return none_code(s);
+	r = take_open(s);
+	return may_search(s, r) ? ckpt_task_continue(task, other_body) : r;
+	CKPT_TASK_END(task);
+}
+
+static int open_body(struct ckpt_task *task)
+{
+	begin_search(shard_of(task));
+	return ckpt_task_continue(task, attempt_body);
+}
+
+/* No file is good. The one that is told is open again, for who can use a part of it. */
+static int exhaust(struct ckpt_shard *s)
+{
+	s->exhausted = true;
+	if (!s->first_open)
+		return none_code(s);
+	memcpy(s->attempt, s->first_attempt, sizeof(s->attempt));
+	return ckpt_task_continue(&s->task, attempt_body);
+}
+
+static int other_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	keep_first(s);
+	want_list(s);
+	do {
+		CKPT_AWAIT(task, s->wait.done);
+		r = next_attempt(s, CKPT_RANK_SHARD);
+	} while (r > 0);
+	if (r < 0 && r != -ENOENT)
+		return r;
+	if (s->cached.fd >= 0) {
+		ckpt_store_shut(s->store, &s->op, &s->cached);
+		CKPT_AWAIT(task, s->op.done);
+	}
+	if (s->file.fd >= 0) {
+		ckpt_store_shut(s->store, &s->op, &s->file);
+		CKPT_AWAIT(task, s->op.done);
+	}
+	ckpt_free(s->header_memory);
+	s->header_memory = NULL;
+	s->header = NULL;
+	s->header_read = 0;
+	if (s->err->code != 0)
+		return exhaust(s);
+	return ckpt_task_continue(task, attempt_body);
 	CKPT_TASK_END(task);
 }
 
@@ -318,6 +550,19 @@ void ckpt_shard_start_open(struct ckpt_shard *shard)
 {
 	CKPT_ASSERT(shard->index && shard->file.fd < 0);
 	start(shard, open_body);
+}
+
+static int none_body(struct ckpt_task *task)
+{
+	(void)task;
+	return -ENOENT;
+}
+
+void ckpt_shard_start_other(struct ckpt_shard *shard)
+{
+	CKPT_ASSERT(shard->index && shard->err->code != 0);
+	shard->other = true;
+	start(shard, shard->lister && !shard->exhausted ? other_body : none_body);
 }
 
 void ckpt_shard_start_share(struct ckpt_shard *shard)

@@ -2,13 +2,20 @@
 /*
  * One rank's files of a step that was picked: its index, compared with the manifest; its shard, opened;
  * the shard's header, compared with both. What remains is for shard/read.h.
+ *
+ * A file is looked for by the attempt that the manifest names first. Where that one is missing or bad, the step's
+ * directory is listed, and the rank's other files of that kind are tried: a repaired rank has files of another attempt.
  */
 #ifndef CKPT_ENGINE_SHARD_SHARD_H
 #define CKPT_ENGINE_SHARD_SHARD_H
 
 #include "base/task_job.h"
 #include "engine/core/core.h"
+#include "engine/lineage/rank_files.h"
 #include "format/index.h"
+
+/* Files of one rank that are remembered. If it has more bad ones these may be read again. */
+#define CKPT_SHARD_TRIED 8
 
 struct ckpt_shard {
 	struct ckpt_task task; /* await `finished`, look at `result` */
@@ -17,6 +24,8 @@ struct ckpt_shard {
 	uint64_t generation;
 	uint64_t step;
 	const struct ckpt_manifest_rank *rank;
+	struct ckpt_rank_lister
+		*lister; /* of the step in that store; NULL: no other attempt is tried */
 	bool keep_bytes; /* of the index, as they are in the store */
 	const struct ckpt_core_place
 		*into;   /* where it is sent, if that is a bucket: for the claim */
@@ -31,6 +40,8 @@ struct ckpt_shard {
 	struct ckpt_object cached; /* the same, through the page cache; fd -1: not open */
 	struct ckpt_object sole;   /* a lock: nobody else sends it there; fd -1: none */
 	char *header;              /* index->layout->header_bytes of it */
+	char attempt
+		[CKPT_ATTEMPT_CHARS]; /* of the file that was tried last: of the index, then of the shard */
 
 	/* Its own. */
 	struct ckpt_store_op op;
@@ -38,6 +49,19 @@ struct ckpt_shard {
 	struct ckpt_task_job job;
 	char *header_memory;
 	uint64_t header_read;
+	struct ckpt_rank_lister_wait wait;
+	char listed[CKPT_ATTEMPT_CHARS]; /* the last one that the list has given ... */
+	unsigned listed_in;              /* ... which was list number so much */
+	/* Those that were tried, so that no list makes them be tried again: no name is used twice. */
+	char tried[CKPT_SHARD_TRIED][CKPT_ATTEMPT_CHARS];
+	unsigned tried_count;
+	struct ckpt_error first; /* why the first file that was there is no good */
+	char first_attempt[CKPT_ATTEMPT_CHARS];
+	bool first_open;          /* it could be opened */
+	bool missing;             /* a file that was tried is not there ... */
+	unsigned missing_after;   /* ... since so many lists were begun */
+	bool exhausted;           /* there is no other file */
+	bool other;               /* the first one could be opened: another one was asked for */
 	unsigned claims;          /* how often it was to be locked, and had no name */
 	char path[CKPT_PATH_MAX]; /* of the index, until it is there; then of the shard */
 };
@@ -53,11 +77,20 @@ void ckpt_shard_init(struct ckpt_shard *shard);
  * locked that is not known: 0, and the log says it once. Locks are of one host, and a store in a bucket has none.
  *
  * CKPT_EINCOMPLETE: missing or short. CKPT_EINTEGRITY: longer, or it
- * differs from its digest. CKPT_EFORMAT, CKPT_EVERSION, system errors.
+ * differs from its digest. CKPT_EFORMAT, CKPT_EVERSION, system errors. Of several files of which none is good the first
+ * one that is there is told. A shard that has another size is open all the same.
  */
 void ckpt_shard_start_claim(struct ckpt_shard *shard);
 void ckpt_shard_start_index(struct ckpt_shard *shard);
 void ckpt_shard_start_open(struct ckpt_shard *shard);
+/*
+ * Its header, or what was read of it, is no good, and `err` says why: opens the rank's next shard in its place, from
+ * its header on. -ENOENT: there is none, `err` is that of the first one, and that one is open again, if it can be. Else,
+ * less than 0: whether there is one is not known. After open: `cached` is shut, too.
+ */
+void ckpt_shard_start_other(struct ckpt_shard *shard);
+/* What another copy of the same bytes may help against. */
+bool ckpt_shard_is_bad_copy(int code);
 /* Opens it a second time, for what other ranks on this node read. If that fails there is the first one. */
 void ckpt_shard_start_share(struct ckpt_shard *shard);
 void ckpt_shard_start_header(struct ckpt_shard *shard);

@@ -3,22 +3,8 @@
 
 `old` is the exact text, which must be there once: a bug that can no longer be planted fails the test.
 """
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Planted:
-    """One bug: where it goes, and which promise it breaks."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    why: str
-    world: str = "tests/sim/sim"  # the program that must find it
-    first: int = 0  # the seed from which on it is looked for, if not from the first
-    rare: bool = False  # it takes thousands of seeds, and a change of the engine may double them
-
+from bug import Planted
+from planted_copies import COPIES
 
 CROWD = "tests/sim/crowd"
 # Seeds of it whose jobs have nodes with a store each, all of them; see crowd_nodes.c.
@@ -44,6 +30,11 @@ MENDING_RANKS = "tests/unit/engine/test_repair_ranks"
 ROUND = "tests/unit/engine/test_round"
 
 PLANTED = [
+    Planted(
+        "repaired-files-not-looked-for", "libckpt/engine/shard/shard.c",
+        "\treturn code < 0 && s->lister &&",
+        "\treturn false && s->lister &&",
+        "a repaired rank has files of another attempt than the manifest names"),
     Planted(
         "own-claim-not-known", "libckpt/engine/lineage/claim.c",
         "\tif (c->newest != core->lineage->tried_generation)\n",
@@ -523,9 +514,9 @@ PLANTED = [
         "all ranks hear that there is nothing to go on from", CROWD),
     Planted(
         "damage-of-others-ignored", "libckpt/engine/restore/fsm.c",
-        "\treturn ckpt_core_owns_store(r->core) && is_damage(outcome->verdict.code) &&\n",
+        "\treturn ckpt_core_owns_store(r->core) && ckpt_code_is_damage(outcome->verdict.code) &&\n",
         "\treturn outcome->rank == 0 && ckpt_core_owns_store(r->core) &&\n"
-        "\t       is_damage(outcome->verdict.code) &&\n",
+        "\t       ckpt_code_is_damage(outcome->verdict.code) &&\n",
         "what is damaged for one rank is not given to any again", CROWD),
     Planted(
         "gone-is-damaged", "libckpt/engine/lineage/step_exists.c",
@@ -646,8 +637,9 @@ PLANTED = [
         "a start of the job does not take a node's store from one that lives", CROWD, NODES),
     Planted(
         "remote-manifest-before-shard", "libckpt/engine/copy/upload.c",
-        "\treturn ckpt_task_continue(task, seal_body);\n",
-        "\treturn ckpt_task_continue(task, publish_body);\n",
+        "\tckpt_shard_copy_start_index(&u->copy);\n",
+        "\tif (u->copy.made)\n\t\treturn ckpt_task_continue(task, publish_body);\n"
+        "\tckpt_shard_copy_start_index(&u->copy);\n",
         "a manifest in the bucket names what is there", REMOTE),
     Planted(
         "remote-own-manifest-is-anothers", "libckpt/engine/copy/upload_probe.c",
@@ -661,14 +653,8 @@ PLANTED = [
         "a step that is being removed from the bucket is not sent again", REMOTE),
     Planted(
         "remote-tombstone-not-looked-for", "libckpt/engine/copy/upload_probe.c",
-        "\tr = ckpt_upload_take_tombstone(u);\n\tif (r < 0 || u->deleting)\n"
-        "\t\treturn ckpt_upload_give_up(u, r);\n\tckpt_name_step(path, u->generation, u->step);\n"
-        "\tckpt_store_list(u->dest, &u->op, path);\n\tCKPT_AWAIT(task, u->op.done);\n"
-        "\tr = take_there(u);\n",
-        "\tdrop_data(u);\n"
-        "\tckpt_name_step(path, u->generation, u->step);\n"
-        "\tckpt_store_list(u->dest, &u->op, path);\n"
-        "\tCKPT_AWAIT(task, u->op.done);\n\tr = take_there(u);\n",
+        "\tif (r < 0 || (u->deleting && u->then != look_body))\n",
+        "\tif (r < 0)\n",
         "what is listed under a tombstone is not taken for what stays", REMOTE),
     Planted(
         "remote-parts-sent-again", "libckpt/store/store_s3_file.c",
@@ -786,11 +772,9 @@ PLANTED = [
         "an upload that was begun is gone on with", REMOTE),
     Planted(
         "ranks-manifest-before-others-parts", "libckpt/engine/copy/upload.c",
-        "\tckpt_name_index(path, u->generation, u->step, r->rank, r->attempt);\n"
-        "\tif (!is_there(u, path))\n\t\treturn false;\n",
+        "\treturn ckpt_rank_files_has_both(&u->there, rank);\n",
         "\tif (rank != u->core->config.rank && !u->all)\n\t\treturn true;\n"
-        "\tckpt_name_index(path, u->generation, u->step, r->rank, r->attempt);\n"
-        "\tif (!is_there(u, path))\n\t\treturn false;\n",
+        "\treturn ckpt_rank_files_has_both(&u->there, rank);\n",
         "the manifest comes after the shards of every rank", REMOTE, RANKS),
     Planted(
         "ranks-own-part-is-all", "libckpt/engine/copy/upload_outcome.c",
@@ -879,9 +863,13 @@ PLANTED = [
         "what comes from one copy of a shard does not reach into what came from the other", MENDING),
     Planted(
         "repaired-one-removed-first", "libckpt/engine/copy/repair.c",
-        "\tckpt_store_replace(m->core->store, &m->op, &m->file, m->path);\n",
-        "\tckpt_store_remove(m->core->store, &m->op, m->path);\n\tCKPT_AWAIT(task, m->op.done);\n"
-        "\tckpt_store_replace(m->core->store, &m->op, &m->file, m->path);\n",
+        "\tstart_copy(m);\n\tCKPT_AWAIT(task, m->copy.task.finished);\n",
+        "\tstart_copy(m);\n\tCKPT_AWAIT(task, m->copy.task.finished);\n"
+        "\tckpt_rank_lister_want(&m->elsewhere.lister, &m->wait, task);\n"
+        "\tCKPT_AWAIT(task, m->wait.done);\n"
+        "\tif (m->copy.task.result == 0) {\n"
+        "\t\tckpt_shard_copy_start_clean(&m->copy, &m->elsewhere.lister.files);\n"
+        "\t\tCKPT_AWAIT(task, m->copy.task.finished);\n\t}\n",
         "a damaged file is there until the new one has its name", MENDING),
     Planted(
         "repaired-is-good-everywhere", "libckpt/engine/restore/repair.c",
@@ -893,4 +881,5 @@ PLANTED = [
         "\treturn outcome->verdict.code == CKPT_EOTHERNODE && r->ranks->part == CKPT_RESTORE_OPENING &&\n",
         "\treturn outcome->verdict.code == CKPT_EOTHERNODE && outcome->rank == 0 &&\n",
         "a step that only a lost node had all of is not given again", REMOTE, first=78000001),
+    *COPIES,
 ]

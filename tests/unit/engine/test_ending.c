@@ -645,7 +645,7 @@ static void test_counts(void **state)
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_OPEN, .path = CKPT_NAME_MARKER, .nth = 2, .hold = true});
 	add(s, (struct io_fault_rule){
-		       .op = CKPT_IO_OP_OPEN, .path = SHARD, .nth = 3, .hold = true});
+		       .op = CKPT_IO_OP_OPEN, .path = SHARD, .nth = 2, .hold = true});
 	struct ckpt_restore *r =
 		core_rig_begin(&s->rig, 10, CKPT_SINK_STORE, scratch_join(s->dir, "copy"));
 	assert_int_equal(s->rig.fault.hits[0], 1);

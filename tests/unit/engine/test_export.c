@@ -279,6 +279,21 @@ static void leave(const struct fixture_step *there, const struct leftover *l)
 	(void)fclose(f);
 }
 
+/* Of a rank that was whole the index is the same file as before: no name is used again. */
+static void keeps_index(struct reading *t, const struct fixture_step *there)
+{
+	char kept[512];
+	struct stat st;
+
+	(void)snprintf(kept, sizeof(kept), "%s", scratch_join(t->dir, "kept"));
+	assert_int_equal(unlink(fixture_manifest(there)), 0);
+	assert_int_equal(link(fixture_index(there, 0), kept), 0);
+	assert_int_equal(export_to(t, 30, there->dir), 0);
+	assert_int_equal(stat(fixture_index(there, 0), &st), 0);
+	assert_int_equal(st.st_nlink, 2);
+	assert_int_equal(unlink(kept), 0);
+}
+
 /* What is good of it is not read in the source again; whatever else it is, the copy is the same. */
 static void test_goes_on(void **state)
 {
@@ -294,12 +309,14 @@ static void test_goes_on(void **state)
 		(void)snprintf(name, sizeof(name), "copy%zu", i);
 		struct place dest = place(t, name);
 		struct fixture_step there = in_dir(&t->steps[2], dest.path);
+		char old[512];
 		struct stat st;
 		uint64_t done;
 		uint64_t total;
 
 		assert_int_equal(export_to(t, 30, dest.path), 0);
 		assert_int_equal(stat(fixture_shard(&there, 0), &st), 0);
+		(void)snprintf(old, sizeof(old), "%s", fixture_shard(&there, 0));
 		leave(&there, &cases[i]);
 		uint64_t before = t->rig.core.store->bytes_read;
 		struct ckpt_restore *r = rig_export(&t->rig, 30, dest.path);
@@ -316,6 +333,11 @@ static void test_goes_on(void **state)
 				(unsigned long long)took, (long long)st.st_size);
 		same_step(&t->steps[2], dest.path);
 		assert_int_equal(scratch_count(dest.path), 8);
+		/* What was not whole is replaced by files of another attempt. */
+		bool whole = cases[i].good == 1 && cases[i].then == NOTHING && cases[i].index;
+		assert_int_equal(access(old, F_OK), whole ? 0 : -1);
+		verify_there(t, dest.path, 30);
+		keeps_index(t, &there);
 	}
 }
 

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -293,6 +294,42 @@ static void test_made_meanwhile(void **state)
 	assert_int_equal(look(s), 7);
 }
 
+/* Names the files of a rank there anew, as a repair does. */
+static void rename_there(const struct scene *s, uint32_t rank, const char *attempt)
+{
+	const struct fixture_step there = step_there(s);
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_shard(path, 1, 10, rank, attempt);
+	assert_int_equal(rename(fixture_shard(&there, rank), scratch_join(s->dest, path)), 0);
+	ckpt_name_index(path, 1, 10, rank, attempt);
+	assert_int_equal(rename(fixture_index(&there, rank), scratch_join(s->dest, path)), 0);
+}
+
+/* A rank that was repaired there is there; what is left of one that is not wanted goes, whatever its attempt is. */
+static void test_repaired_there(void **state)
+{
+	struct scene *s = *state;
+
+	start_over(s, true);
+	struct fixture_step there = step_there(s);
+	rename_there(s, 0, "00000000000000ff");
+	assert_int_equal(look(s), 1);
+	assert_int_equal(export_ranks(s, first, 1), 0);
+	assert_int_equal(export_ranks(s, all, 4), 0);
+	assert_int_equal(look(s), 7);
+	assert_int_not_equal(access(scratch_join(s->dest, fixture_shard_name(&there, 0)), F_OK), 0);
+	rename_there(s, 1, "00000000000000fe");
+	assert_int_equal(export_ranks(s, NULL, 0), 0);
+	start_over(s, true);
+	there = step_there(s);
+	assert_int_equal(unlink(fixture_manifest(&there)), 0);
+	scratch_put(s->dest, "/g000001/step-0000000010/rank-00002.00000000000000ff.index", "x");
+	assert_int_equal(export_ranks(s, first, 1), 0);
+	assert_int_equal(look(s), 1);
+	assert_null(scratch_find(s->dest, "00000000000000ff.index"));
+}
+
 /* What is to be added to goes meanwhile: it comes back, of what was asked for. */
 static void test_removed_meanwhile(void **state)
 {
@@ -358,7 +395,10 @@ static void test_what_is_there_is_made_durable(void **state)
 	}
 }
 
-/* Where the manifest is there a power cut must not leave an index whose shard has no name. */
+/*
+ * Where the manifest is there a power cut must not leave an index whose shard has no name. The old files stay until the
+ * new ones are durable, which have an attempt of their own.
+ */
 static void test_names_in_order(void **state)
 {
 	struct scene *s = *state;
@@ -366,10 +406,15 @@ static void test_names_in_order(void **state)
 	start_over(s, true);
 	const struct fixture_step there = step_there(s);
 	assert_int_equal(export_ranks(s, second, 1), 0);
-	/* After what is there: the old one goes, the new one comes. */
+	/* After what is there: the new shard, the new index. */
 	for (unsigned nth = 2; nth <= 3; nth++) {
-		scratch_flip(fixture_shard(&there, 1), 5000);
-		assert_int_equal(truncate(fixture_index(&there, 1), 100), 0);
+		char shard[512];
+		char index[512];
+
+		(void)snprintf(shard, sizeof(shard), "%s", fixture_shard(&there, 1));
+		(void)snprintf(index, sizeof(index), "%s", fixture_index(&there, 1));
+		scratch_flip(shard, 5000);
+		assert_int_equal(truncate(index, 100), 0);
 		io_fault_clear(&s->rig.fault);
 		(void)io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
 							  .path = "step-0000000010",
@@ -378,10 +423,12 @@ static void test_names_in_order(void **state)
 		struct ckpt_restore *r = begin(s, second, 1);
 		assert_non_null(r);
 		assert_int_equal(s->rig.fault.hits[0], 1);
-		assert_int_equal(access(fixture_shard(&there, 1), F_OK), 0);
-		assert_int_equal(access(fixture_index(&there, 1), F_OK), -1);
+		assert_int_equal(access(shard, F_OK), 0);
+		assert_int_equal(access(index, F_OK), 0);
 		core_rig_let_go(&s->rig);
 		assert_int_equal(core_rig_end(&s->rig, r), 0);
+		assert_int_equal(access(shard, F_OK), -1);
+		assert_int_equal(access(index, F_OK), -1);
 		assert_int_equal(look(s), 3);
 	}
 }
@@ -398,14 +445,14 @@ static void test_taken_back_in_order(void **state)
 		/* That of the new index, and what follows its removal. */
 		(void)io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR,
 							  .path = "step-0000000010",
-							  .nth = 4,
+							  .nth = 3,
 							  .count = 1 + removed,
 							  .error = -EIO});
 		if (!removed)
 			(void)io_fault_add(
 				&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_UNLINK,
 						       .path = "rank-00001",
-						       .nth = 3,
+						       .nth = 1,
 						       .error = -EIO});
 		assert_int_equal(export_ranks(s, second, 1), -EIO);
 		assert_int_equal(s->rig.fault.hits[0], 1 + removed);
@@ -463,6 +510,7 @@ int main(void)
 		TEST(test_no_memory),
 		TEST(test_made_meanwhile),
 		TEST(test_removed_meanwhile),
+		TEST(test_repaired_there),
 		TEST(test_marked_meanwhile),
 		TEST(test_what_is_there_is_made_durable),
 		TEST(test_names_in_order),

@@ -395,6 +395,16 @@ static int look_up(struct scene *s, struct ckpt_restore *r, uint32_t rank, char 
 	return code;
 }
 
+/* To another attempt than the manifest names. */
+static void rename_index(const struct scene *s, uint32_t rank)
+{
+	const struct fixture_step *step = &s->sharded.step;
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_index(path, step->generation, step->step, rank, "00000000000000ff");
+	assert_int_equal(rename(fixture_index(step, rank), scratch_join(step->dir, path)), 0);
+}
+
 /* What stands beside the tensors of any rank is had when it is asked for, also while tensors are read. */
 static void test_meta(void **state)
 {
@@ -406,6 +416,9 @@ static void test_meta(void **state)
 	(void)state;
 	make_scene(&s, &d, 9, 0);
 	scratch_flip(fixture_index(&s.sharded.step, 8), 20);
+	/* Two were repaired. */
+	rename_index(&s, 3);
+	rename_index(&s, 5);
 	struct ckpt_restore *r = rig_restore(&s.rig, 10);
 	for (uint32_t i = 0; i < 4; i++) {
 		assert_null(ckpt_restore_rank_index(r, i));

@@ -5,6 +5,7 @@
  */
 #include "lib/test.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +27,7 @@
 #define BLOCK   8192
 #define FILES   1024
 #define SHARD   ".safetensors"
+#define INDEX   ".index"
 
 struct scene {
 	char *dir;
@@ -39,16 +41,18 @@ struct scene {
 	size_t index_bytes;
 	size_t names; /* files and directories here */
 	struct core_rig rig;
+	uint64_t opened;      /* rigs, so far */
 	uint32_t block_bytes; /* 0: BLOCK */
 	bool far[FILES];      /* by descriptor: a file of the remote store */
 	uint64_t far_read;    /* bytes of its shards that were asked for */
-	unsigned renames;
-	bool holds;    /* what is asked of them waits */
-	uint64_t dead; /* a byte of the shard here that the disk cannot read; 0: none */
-	int dead_code; /* what it says of it */
-	int far_code;  /* what asking the remote store for bytes comes to; 0: it has them */
-	/* Asked of every shard that is about to get its name. */
-	void (*replaces)(struct scene *s, const char *path, const char *new_path);
+	unsigned renames;     /* new indexes that got their name */
+	char old[512];        /* a file that is there until the new ones are */
+	bool holds;           /* what is asked of them waits */
+	uint64_t dead;        /* a byte of the shard here that the disk cannot read; 0: none */
+	int dead_code;        /* what it says of it */
+	int far_code;         /* what asking the remote store for bytes comes to; 0: it has them */
+	/* Asked when a new index is about to get its name. */
+	void (*replaces)(struct scene *s, const char *path);
 };
 
 static struct scene *watching;
@@ -73,10 +77,10 @@ static enum io_tap_way before(struct io_tap *tap, struct io_tap_req *r)
 		r->req.result = s->dead_code;
 		return IO_TAP_ANSWER;
 	}
-	if (r->req.op == CKPT_IO_OP_RENAME && (r->req.flags & CKPT_RENAME_REPLACE)) {
+	if (r->req.op == CKPT_IO_OP_RENAME && strstr(r->req.new_path, INDEX)) {
 		s->renames++;
 		if (s->replaces)
-			s->replaces(s, r->req.path, r->req.new_path);
+			s->replaces(s, r->req.new_path);
 	}
 	return faults(tap, r);
 }
@@ -104,6 +108,15 @@ static char *load(const char *path, size_t *ret_bytes)
 	(void)fclose(file);
 	*ret_bytes = (size_t)st.st_size;
 	return data;
+}
+
+static void store(const char *path, const char *bytes, size_t count)
+{
+	FILE *file = fopen(path, "wb");
+
+	assert_non_null(file);
+	assert_int_equal(fwrite(bytes, 1, count, file), count);
+	assert_int_equal(fclose(file), 0);
 }
 
 static void fixture(struct fixture_step *step, const char *dir, const struct ckpt_tensor *tensors)
@@ -175,6 +188,8 @@ static void open_rig(struct scene *s)
 	/* As on a disk that is read past the page cache. */
 	s->rig.core.store->align = 4096;
 	s->rig.core.upload_queue->dest->align = 4096;
+	/* No process draws the attempts of another one. */
+	s->rig.random = ++s->opened << 32;
 	watching = s;
 	s->far_read = 0;
 	s->renames = 0;
@@ -189,29 +204,47 @@ static int read_it(struct scene *s)
 	return core_rig_read(&s->rig, 10, CKPT_SINK_MEMORY);
 }
 
-static bool is_good(struct scene *s)
+static bool holds(const char *path, const char *bytes, size_t count)
 {
 	size_t size;
-	char *data = load(fixture_shard(&s->here, 0), &size);
-	bool good = data && size == s->layout->bytes && memcmp(data, s->good, size) == 0;
+	char *data = load(path, &size);
+	bool same = data && size == count && memcmp(data, bytes, size) == 0;
 
 	free(data);
-	data = load(fixture_index(&s->here, 0), &size);
-	good = good && data && size == s->index_bytes && memcmp(data, s->index, size) == 0;
-	free(data);
-	return good;
+	return same;
+}
+
+/* Of whatever attempt. */
+static bool is_good(struct scene *s)
+{
+	char *dir = strdup(fixture_manifest(&s->here));
+	bool shard = false;
+	bool index = false;
+
+	*strrchr(dir, '/') = 0;
+	DIR *names = opendir(dir);
+	for (struct dirent *e = readdir(names); e; e = readdir(names)) {
+		const char *path = scratch_join(dir, e->d_name);
+
+		if (e->d_name[0] == '.')
+			continue;
+		shard = shard || holds(path, s->good, s->layout->bytes);
+		index = index || holds(path, s->index, s->index_bytes);
+	}
+	(void)closedir(names);
+	free(dir);
+	return shard && index;
 }
 
 /* The files are as they were written, whatever has become of them. */
 static void restore_files(struct scene *s)
 {
-	FILE *file = fopen(fixture_shard(&s->here, 0), "wb");
-
-	assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
-	assert_int_equal(fclose(file), 0);
-	file = fopen(fixture_index(&s->here, 0), "wb");
-	assert_int_equal(fwrite(s->index, 1, s->index_bytes, file), s->index_bytes);
-	assert_int_equal(fclose(file), 0);
+	while (unlink(fixture_shard(&s->here, 0)) == 0)
+		;
+	while (unlink(fixture_index(&s->here, 0)) == 0)
+		;
+	store(fixture_shard(&s->here, 0), s->good, s->layout->bytes);
+	store(fixture_index(&s->here, 0), s->index, s->index_bytes);
 }
 
 static bool has_note(struct scene *s)
@@ -307,9 +340,7 @@ static void test_any_mixture(void **state)
 			assert_int_equal(s->far_read, lost);
 			assert_int_equal(s->renames, 1);
 		}
-		FILE *file = fopen(fixture_shard(&s->there, 0), "wb");
-		assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
-		assert_int_equal(fclose(file), 0);
+		store(fixture_shard(&s->there, 0), s->good, s->layout->bytes);
 	}
 	assert_true(headers > 0);
 }
@@ -323,9 +354,7 @@ static void test_nobody_has_it(void **state)
 	for (size_t i = 0; i < s->layout->chunk_count; i += 5) {
 		damage(s, &s->here, i, &prng);
 		damage(s, &s->here, (i + 2) % s->layout->chunk_count, &prng);
-		FILE *file = fopen(fixture_shard(&s->there, 0), "wb");
-		assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
-		assert_int_equal(fclose(file), 0);
+		store(fixture_shard(&s->there, 0), s->good, s->layout->bytes);
 		damage(s, &s->there, i, &prng);
 		assert_fails(s);
 		restore_files(s);
@@ -383,9 +412,7 @@ static void test_cut_there(void **state)
 		core_rig_close(&s->rig);
 		assert_int_equal(unlink(fixture_quarantine(&s->here)), 0);
 		restore_files(s);
-		FILE *file = fopen(fixture_shard(&s->there, 0), "wb");
-		assert_int_equal(fwrite(s->good, 1, s->layout->bytes, file), s->layout->bytes);
-		assert_int_equal(fclose(file), 0);
+		store(fixture_shard(&s->there, 0), s->good, s->layout->bytes);
 	}
 }
 
@@ -404,7 +431,7 @@ static void test_index(void **state)
 			damage(s, &s->here, 4, &prng);
 		assert_mends(s);
 		assert_int_equal(s->far_read, round > 1 ? s->layout->chunks[4].length : 0);
-		assert_int_equal(s->renames, round > 1 ? 2 : 1);
+		assert_int_equal(s->renames, 1);
 	}
 	scratch_flip(fixture_index(&s->here, 0), 100);
 	scratch_flip(fixture_index(&s->there, 0), 100);
@@ -464,10 +491,9 @@ static void test_unreadable(void **state)
 }
 
 /* The new file lies elsewhere on the disk. */
-static void move_away(struct scene *s, const char *path, const char *new_path)
+static void move_away(struct scene *s, const char *path)
 {
 	(void)path;
-	(void)new_path;
 	s->dead = 0;
 }
 
@@ -513,19 +539,16 @@ static void test_unreadable_alone(void **state)
 
 static bool was_whole;
 
-/* What gets the name is whole and what loses it is not, at that moment. */
-static void look_before(struct scene *s, const char *path, const char *new_path)
+/* The new shard is whole then, under a name that was never used, and the old files are there. */
+static void look_before(struct scene *s, const char *path)
 {
-	size_t size;
-	char *data = load(scratch_join(s->local, path), &size);
+	char shard[512];
 
-	if (!strstr(new_path, SHARD))
-		return;
-	assert_non_null(data);
-	was_whole = size == s->layout->bytes && memcmp(data, s->good, size) == 0;
-	free(data);
-	assert_int_equal(access(scratch_join(s->local, new_path), F_OK), 0);
-	assert_false(is_good(s));
+	(void)snprintf(shard, sizeof(shard), "%s/%.*s" SHARD, s->local,
+		(int)(strlen(path) - strlen(INDEX)), path);
+	was_whole = holds(shard, s->good, s->layout->bytes);
+	assert_null(strstr(shard, fixture_shard_name(&s->here, 0)));
+	assert_int_equal(access(s->old, F_OK), 0);
 }
 
 /* A process that ends there leaves the one or the other; what an earlier one has left goes. */
@@ -536,13 +559,163 @@ static void test_order(void **state)
 	char path[256];
 
 	damage(s, &s->here, 4, &prng);
-	(void)snprintf(
-		path, sizeof(path), "/%s.tmp-0123456789abcdef", fixture_shard_name(&s->here, 0));
+	(void)snprintf(s->old, sizeof(s->old), "%s", fixture_shard(&s->here, 0));
+	(void)snprintf(path, sizeof(path), "/g000001/step-0000000010/rank-00000.0123456789abcdef%s",
+		SHARD);
 	scratch_put(s->local, path, "the half of it");
 	s->replaces = look_before;
 	was_whole = false;
 	assert_mends(s);
 	assert_true(was_whole);
+}
+
+#define OTHER "00000000000000ff"
+
+/* The remote store has the rank's good files under another attempt: it was repaired there, or sent a second time. */
+static void name_anew(const struct fixture_step *step)
+{
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_shard(path, 1, 10, 0, OTHER);
+	assert_int_equal(rename(fixture_shard(step, 0), scratch_join(step->dir, path)), 0);
+	ckpt_name_index(path, 1, 10, 0, OTHER);
+	assert_int_equal(rename(fixture_index(step, 0), scratch_join(step->dir, path)), 0);
+}
+
+/* A file of the name that the manifest has, which nothing has been written to, as an upload that was killed leaves it. */
+static void leave_there(struct scene *s, uint64_t bytes)
+{
+	const char *path = scratch_join(s->remote, fixture_shard_name(&s->there, 0));
+
+	store(path, "", 0);
+	assert_int_equal(truncate(path, (off_t)bytes), 0);
+}
+
+/* What is bad there of one file is had from another one. The step is lost when there is none. */
+static void test_leftover_there(void **state)
+{
+	struct scene *s = *state;
+	const uint64_t sizes[] = {s->layout->bytes, s->layout->bytes - 1, s->layout->bytes + 1, 0};
+	char good[512];
+
+	name_anew(&s->there);
+	(void)snprintf(good, sizeof(good), "%s", fixture_shard(&s->there, 0));
+	for (size_t i = 0; i < 3 * COUNT(sizes); i++) {
+		leave_there(s, sizes[i / 3]);
+		if (i % 3 == 0)
+			assert_int_equal(unlink(fixture_shard(&s->here, 0)), 0);
+		else
+			damage(s, &s->here, i, &(struct prng){i + 1});
+		if (i % 3 == 2)
+			scratch_flip(fixture_index(&s->here, 0), 100);
+		assert_mends(s);
+	}
+	/* What is needed is bad in each of them. */
+	leave_there(s, s->layout->bytes);
+	damage(s, &s->here, 4, &(struct prng){1});
+	scratch_flip(good, (long)s->layout->chunks[4].offset);
+	assert_fails(s);
+	/* One that the disk there cannot read is not lost. */
+	s->far_code = -EIO;
+	open_rig(s);
+	assert_int_equal(read_it(s), CKPT_EINTEGRITY);
+	assert_hindered(s);
+	core_rig_close(&s->rig);
+}
+
+/* A good shard of another attempt here. */
+static void put_other(struct scene *s)
+{
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_shard(path, 1, 10, 0, OTHER);
+	store(scratch_join(s->local, path), s->good, s->layout->bytes);
+}
+
+/* The rank has several files here: one that is whole serves, and else the one with the fewest bad chunks. */
+static void test_files_here(void **state)
+{
+	struct scene *s = *state;
+	char other[512];
+
+	for (unsigned i = 0; i < 6; i++) {
+		unsigned bad_own = i % 3 == 1 ? 1 : 3;
+		unsigned bad_other = i % 3 == 2 ? 1 : 3;
+
+		put_other(s);
+		(void)snprintf(other, sizeof(other), "%s", scratch_find(s->local, OTHER SHARD));
+		scratch_flip(fixture_index(&s->here, 0), 100);
+		for (unsigned k = 0; k < bad_own; k++)
+			damage(s, &s->here, 2 + k, &(struct prng){i + 1});
+		for (unsigned k = 0; i % 3 && k < bad_other; k++)
+			scratch_flip(other, (long)s->layout->chunks[12 + k].offset);
+		/* What is bad in the worse one cannot be had from there, either. */
+		size_t lost = i % 3 == 1 ? 12 : 2;
+		damage(s, &s->there, lost + 1, &(struct prng){i + 1});
+		/* The one that was opened last is of another size: it is of no use. */
+		if (i > 2)
+			scratch_put(s->local,
+				"/g000001/step-0000000010/rank-00000.ffffffffffffffff" SHARD,
+				"the half of it");
+		assert_mends(s);
+		assert_int_equal(s->far_read, i % 3 ? s->layout->chunks[14 - lost].length : 0);
+		damage(s, &s->there, lost + 1, &(struct prng){i + 1});
+		restore_files(s);
+	}
+}
+
+/* Somebody else has repaired it meanwhile: his files came after the step was listed. */
+static void repair_meanwhile(struct scene *s, const char *path)
+{
+	char name[CKPT_PATH_MAX];
+
+	(void)path;
+	put_other(s);
+	ckpt_name_index(name, 1, 10, 0, OTHER);
+	store(scratch_join(s->local, name), s->index, s->index_bytes);
+	s->replaces = NULL;
+}
+
+/* A later job has claimed the store. */
+static void claim_meanwhile(struct scene *s, const char *path)
+{
+	(void)path;
+	fixture_claim(s->local, FIXTURE_RUN, 2, 1, 10);
+	s->replaces = NULL;
+}
+
+/* Of two that repair it at once each removes only what was there before both; after a later claim nothing is removed. */
+static void test_two_at_once(void **state)
+{
+	struct scene *s = *state;
+	char old[512];
+
+	damage(s, &s->here, 4, &(struct prng){1});
+	(void)snprintf(old, sizeof(old), "%s", fixture_shard(&s->here, 0));
+	s->replaces = repair_meanwhile;
+	s->names += 2;
+	assert_mends(s);
+	assert_int_not_equal(access(old, F_OK), 0);
+	assert_non_null(scratch_find(s->local, OTHER SHARD));
+	assert_non_null(scratch_find(s->local, OTHER INDEX));
+}
+
+static void test_claimed_meanwhile(void **state)
+{
+	struct scene *s = *state;
+
+	damage(s, &s->here, 4, &(struct prng){1});
+	(void)snprintf(s->old, sizeof(s->old), "%s", fixture_shard(&s->here, 0));
+	s->replaces = claim_meanwhile;
+	open_rig(s);
+	assert_int_equal(read_it(s), CKPT_EINTEGRITY);
+	assert_int_equal(s->rig.err.repaired, 1);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "generation 2 has taken over"));
+	assert_int_equal(access(s->old, F_OK), 0);
+	/* The new files, the claim, and the directory that it comes with. */
+	assert_int_equal(scratch_count(s->local), s->names + 2 + 2);
+	assert_int_equal(read_it(s), 0);
+	core_rig_close(&s->rig);
 }
 
 /* Whichever request fails, what is here is as good as before or better, and the next one mends it. */
@@ -631,9 +804,10 @@ static void test_no_memory(void **state)
 		assert_true(r < 0);
 		assert_true(!s->rig.err.repaired || is_good(s));
 		assert_int_equal(s->rig.err.repaired || !done, true);
+		/* Old files that could not be removed do no harm. */
+		assert_true(scratch_count(s->local) == s->names || s->rig.err.repaired);
 		core_rig_close(&s->rig);
 		assert_false(has_note(s));
-		assert_int_equal(scratch_count(s->local), s->names);
 		restore_files(s);
 	}
 }
@@ -711,6 +885,10 @@ int main(void)
 		SCENE(test_unreadable),
 		SCENE(test_unreadable_alone),
 		SCENE(test_order),
+		SCENE(test_leftover_there),
+		SCENE(test_files_here),
+		SCENE(test_two_at_once),
+		SCENE(test_claimed_meanwhile),
 		SCENE(test_every_failure),
 		SCENE(test_hindrances),
 		SCENE(test_no_memory),

@@ -384,6 +384,162 @@ static void test_index_alone(void **state)
 	close_upload(s);
 }
 
+/* Names the files of a rank anew, as a repair does. */
+static void rename_to(const struct fixture_step *step, uint32_t rank, const char *attempt)
+{
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_shard(path, 1, 10, rank, attempt);
+	assert_int_equal(rename(fixture_shard(step, rank), scratch_join(step->dir, path)), 0);
+	ckpt_name_index(path, 1, 10, rank, attempt);
+	assert_int_equal(rename(fixture_index(step, rank), scratch_join(step->dir, path)), 0);
+}
+
+/* The remote store is whole, when it has what an upload does not bring. Ends the upload. */
+static void end_whole(struct scene *s)
+{
+	assert_int_equal(
+		rename(scratch_join(s->here, "ckpt.json"), scratch_join(s->there, "ckpt.json")), 0);
+	assert_int_equal(rename(scratch_join(s->here, "gens/000001.json"),
+				 scratch_join(s->there, "gens/000001.json")),
+		0);
+	s->step.dir = s->there;
+	assert_true(is_whole(s));
+	ckpt_store_close(s->dest);
+	s->rig.core.parts.remote = (struct ckpt_core_place){.root = -1};
+	(void)close(s->place.root);
+	core_rig_close(&s->rig);
+}
+
+/*
+ * A rank that was repaired here is sent from the files that it has, which are locked meanwhile; one that was repaired
+ * there is not sent again.
+ */
+static void test_repaired(void **state)
+{
+	struct scene *s = *state;
+	struct fixture_step far = s->step;
+
+	far.dir = s->there;
+	rename_to(&s->step, 1, "00000000000000ff");
+	open_upload(s);
+	assert_int_equal(mkdir(scratch_join(s->there, "g000001"), 0777), 0);
+	assert_int_equal(mkdir(scratch_join(s->there, "g000001/step-0000000010"), 0777), 0);
+	send(s, 0);
+	rename_to(&far, 0, "00000000000000fe");
+	unsigned locks = io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .path = "ff." SHARDS, .nth = 1000});
+	unsigned writes = io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARDS, .nth = 1000});
+	start_upload(s);
+	assert_true(s->upload.task.finished);
+	assert_int_equal(s->upload.task.result, 0);
+	assert_true(s->upload.committed);
+	assert_int_equal(s->rig.fault.seen[locks], 1);
+	assert_int_equal(s->rig.fault.seen[writes], 1);
+	assert_int_equal(access(fixture_shard(&far, 1), F_OK), 0);
+	assert_int_not_equal(access(scratch_join(far.dir, fixture_shard_name(&far, 0)), F_OK), 0);
+	rename_to(&far, 1, "00000000000000fd");
+	end_whole(s);
+}
+
+static const char *there_by(struct scene *s, uint32_t rank)
+{
+	return scratch_join(s->there, fixture_shard_name(&s->step, rank));
+}
+
+static int upload_to_directory(struct scene *s)
+{
+	ckpt_error_clear(&s->err);
+	start_upload(s);
+	assert_true(s->upload.task.finished);
+	return s->upload.task.result;
+}
+
+/*
+ * A try that fails leaves nothing of the shard that it has begun, which has its whole size on the disk. What one that
+ * was killed has left goes when the step is there.
+ */
+static void test_cut_short_in_a_directory(void **state)
+{
+	static const struct io_fault_rule rules[] = {
+		{.op = CKPT_IO_OP_WRITE, .path = SHARDS, .error = -EIO},
+		{.op = CKPT_IO_OP_FDATASYNC, .path = SHARDS, .error = -EIO},
+		{.op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .error = -EIO},
+		{.op = CKPT_IO_OP_RENAME, .path = ".index", .error = -EIO},
+		{.op = CKPT_IO_OP_RENAME, .path = ".index", .error = -EIO, .late = true},
+	};
+	struct scene *s = *state;
+
+	open_upload(s);
+	s->rig.core.parts.remote.bucket = NULL;
+	for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++) {
+		io_fault_clear(&s->rig.fault);
+		(void)io_fault_add(&s->rig.fault, rules[i]);
+		assert_int_equal(upload_to_directory(s), -EIO);
+		assert_int_equal(s->rig.fault.hits[0], 1);
+		assert_null(scratch_find(s->there, SHARDS));
+		assert_null(scratch_find(s->there, ".index"));
+	}
+	io_fault_clear(&s->rig.fault);
+	char name[512];
+	(void)snprintf(name, sizeof(name), "/%s", fixture_shard_name(&s->step, 0));
+	scratch_put(s->there, name, "begun by one that was killed");
+	assert_int_equal(upload_to_directory(s), 0);
+	assert_true(s->upload.committed);
+	assert_int_not_equal(access(there_by(s, 0), F_OK), 0);
+	assert_int_equal(access(there_by(s, 1), F_OK), 0);
+	/* The directories, two files of each rank, the manifest; and gens. */
+	assert_int_equal(scratch_count(s->there), 2 + 2 * WORLD + 1 + 1);
+	end_whole(s);
+}
+
+/* The files of a rank that the manifest names are bad here, and it has others, which are good. */
+static void test_bad_beside_good(void **state)
+{
+	static const long bad[] = {20, 9000}; /* in the header, and behind it */
+	struct scene *s = *state;
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_shard(path, 1, 10, 1, "00000000000000ff");
+	copy(fixture_shard(&s->step, 1), scratch_join(s->here, path));
+	ckpt_name_index(path, 1, 10, 1, "00000000000000ff");
+	copy(fixture_index(&s->step, 1), scratch_join(s->here, path));
+	open_upload(s);
+	s->rig.core.parts.remote.bucket = NULL;
+	for (size_t i = 0; i < 2; i++) {
+		scratch_flip(fixture_shard(&s->step, 1), bad[i]);
+		assert_int_equal(upload_to_directory(s), 0);
+		assert_true(s->upload.committed);
+		assert_int_equal(scratch_count(s->there), 2 + 2 * WORLD + 1 + 1);
+		/* What was begun of the bad one got another attempt. */
+		assert_int_equal(access(there_by(s, 1), F_OK), i == 0 ? 0 : -1);
+		scratch_flip(fixture_shard(&s->step, 1), bad[i]);
+		if (i == 0)
+			scratch_remove(strdup(scratch_join(s->there, "g000001")));
+	}
+	end_whole(s);
+}
+
+/* It is given up while the step there is listed. The names are freed: a sanitizer would say so. */
+static void test_given_up_at_the_list(void **state)
+{
+	struct scene *s = *state;
+
+	open_upload(s);
+	scratch_put(s->there, "/g000001/step-0000000010/rank-00000.index", "x");
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){
+			.op = CKPT_IO_OP_LIST, .path = "step-", .hold_answer = true});
+	start_upload(s);
+	assert_false(s->upload.task.finished);
+	s->stop = -ECANCELED;
+	core_rig_let_go(&s->rig);
+	assert_true(s->upload.task.finished);
+	assert_int_equal(s->upload.task.result, -ECANCELED);
+	close_upload(s);
+}
+
 /* It fails: what it has under way there is ended before the lock goes. */
 static void test_ends_before_it_lets_go(void **state)
 {
@@ -493,6 +649,10 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_no_lock_to_be_had, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_sent_meanwhile, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_index_alone, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_repaired, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_cut_short_in_a_directory, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_bad_beside_good, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_given_up_at_the_list, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_ends_before_it_lets_go, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_waits, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_gives_up, setup, teardown),

@@ -319,31 +319,6 @@ static void test_publish_unsynced(void **state)
 	assert_int_equal(s->fault.seen[rule], 8);
 }
 
-/* The one or the other has the name, and what could not be done is told. */
-static void test_not_replaced(void **state)
-{
-	struct scene *s = *state;
-	struct ckpt_object object = {.fd = -1, .path = "new"};
-	char *text;
-
-	assert_int_equal(store_rig_put(&s->rig, "old", "old"), 0);
-	assert_int_equal(store_rig_put(&s->rig, "new", "new"), 0);
-	(void)scene_always(s, CKPT_IO_OP_RENAME, -ENOSPC);
-	ckpt_store_replace(s->rig.store, store_rig_op(&s->rig), &object, "old");
-	assert_int_equal(store_rig_wait(&s->rig, &s->rig.op), -ENOSPC);
-	assert_non_null(strstr(s->rig.err.message, "put new in place of old"));
-	assert_string_equal(store_rig_names(&s->rig, "."), "new old");
-	io_fault_clear(&s->fault);
-	(void)scene_always(s, CKPT_IO_OP_SYNC_DIR, -EIO);
-	ckpt_store_replace(s->rig.store, store_rig_op(&s->rig), &object, "old");
-	assert_int_equal(store_rig_wait(&s->rig, &s->rig.op), -EIO);
-	io_fault_clear(&s->fault);
-	assert_string_equal(store_rig_names(&s->rig, "."), "old");
-	assert_int_equal(store_rig_get(&s->rig, "old", 100, &text), 0);
-	assert_string_equal(text, "new");
-	ckpt_free(text);
-}
-
 /* What is to go, and does not, is told; what has gone already is no failure. */
 static void test_not_removed(void **state)
 {
@@ -547,7 +522,6 @@ int main(void)
 		SCENE(test_direct_refused_midway),
 		SCENE(test_sync_is_final),
 		SCENE(test_publish_unsynced),
-		SCENE(test_not_replaced),
 		SCENE(test_not_removed),
 		SCENE(test_used_again),
 		SCENE(test_a_lease_is_no_lock),

@@ -165,10 +165,6 @@ static void test_directories_are_nothing(void **state)
 	assert_int_equal(bucket_rig_shut(rig, &first), 0);
 	assert_int_equal(first.fd, -1);
 	assert_int_equal(bucket_rig_shut(rig, &second), 0);
-	/* And nothing that is there is replaced. */
-	(void)snprintf(first.path, sizeof(first.path), "new");
-	ckpt_store_replace(rig->store, bucket_rig_op(rig), &first, "old");
-	assert_int_equal(bucket_rig_wait(rig), -EOPNOTSUPP);
 	assert_int_equal(rig->http.requests, 0);
 	ckpt_store_publish(rig->store, bucket_rig_op(rig), "held", "x", 1, &first);
 	assert_int_equal(bucket_rig_wait(rig), 0);

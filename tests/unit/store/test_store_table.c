@@ -210,9 +210,6 @@ static void test_objects(void **state)
 	SEEN(s, .verb = CKPT_STORE_CLOSE, .path = "g/object", .object = object);
 	ckpt_store_abandon(store, used(s), object);
 	SEEN(s, .verb = CKPT_STORE_ABANDON, .path = "g/object", .object = object);
-	object->fd = -1;
-	ckpt_store_replace(store, used(s), object, "g/name");
-	SEEN(s, .verb = CKPT_STORE_REPLACE, .path = "g/name", .object = object);
 	/* Any bytes, through the page cache. */
 	object->fd = 7;
 	object->direct = false;

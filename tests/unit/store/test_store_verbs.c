@@ -298,41 +298,6 @@ static void test_superseding(void **state)
 	every(superseding);
 }
 
-/* What had the name is gone, for whoever opens it from now on; who has it open has it still. */
-static void replacing(struct store_rig *rig)
-{
-	struct ckpt_object object = {.fd = -1, .path = "d/new"};
-	struct ckpt_object old = {.fd = -1};
-	char *pages = rig_pages(PAGE);
-	uint64_t size;
-
-	assert_int_equal(store_rig_mkdir(rig, "d"), 0);
-	write_shard(rig, "d/shard", 1, 100);
-	assert_int_equal(store_rig_put(rig, "d/new", "new"), 0);
-	assert_int_equal(store_rig_open_file(rig, "d/shard", &old, &size), 0);
-	ckpt_store_replace(rig->store, store_rig_op(rig), &object, "d/shard");
-	assert_int_equal(store_rig_wait(rig, &rig->op), 0);
-	assert_string_equal(store_rig_names(rig, "d"), "shard");
-	assert_text(rig, "d/shard", "new");
-	assert_int_equal(store_rig_read(rig, &old, pages, PAGE, 0), 0);
-	assert_int_equal(rig->op.size, 100);
-	assert_int_equal(store_rig_shut(rig, &old), 0);
-	/* A name that nothing has is as good; what is not there replaces nothing. */
-	(void)snprintf(object.path, sizeof(object.path), "d/shard");
-	ckpt_store_replace(rig->store, store_rig_op(rig), &object, "d/other");
-	assert_int_equal(store_rig_wait(rig, &rig->op), 0);
-	ckpt_store_replace(rig->store, store_rig_op(rig), &object, "d/other");
-	assert_int_equal(store_rig_wait(rig, &rig->op), -ENOENT);
-	assert_text(rig, "d/other", "new");
-	free(pages);
-}
-
-static void test_replacing(void **state)
-{
-	(void)state;
-	every(replacing);
-}
-
 /* Any bytes, of what was opened through the page cache. */
 static void exact(struct store_rig *rig)
 {
@@ -524,7 +489,6 @@ int main(void)
 		cmocka_unit_test(test_abandon),
 		cmocka_unit_test(test_directories),
 		cmocka_unit_test(test_small_files),
-		cmocka_unit_test(test_replacing),
 		cmocka_unit_test(test_exact),
 		cmocka_unit_test(test_publishing),
 		cmocka_unit_test(test_superseding),

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A shard from one store into another, block by block. */
+#include "engine/copy/shard_copy.h"
+
+#include <string.h>
+
+static struct ckpt_shard_copy *copy_of(struct ckpt_task *task)
+{
+	return CKPT_CONTAINER(task, struct ckpt_shard_copy, task);
+}
+
+static int trouble(struct ckpt_shard_copy *c, const char *doing)
+{
+	return c->op.result < 0 ? ckpt_store_fail(&c->op, doing, NULL, c->read.err) : *c->read.stop;
+}
+
+static void start_read(struct ckpt_shard_copy *c)
+{
+	c->read.layout = c->shard->index->layout;
+	c->read.generation = c->shard->generation;
+	c->read.step = c->shard->step;
+	c->read.rank = c->shard->rank->rank;
+	c->read.dest = c->dest;
+	c->read.dest_file = &c->file;
+	c->read.unit = c->op.unit;
+	c->read.waiter = &c->task;
+	ckpt_shard_read_start(&c->fetch, &c->read);
+}
+
+static void sync_names(struct ckpt_shard_copy *c)
+{
+	char path[CKPT_PATH_MAX];
+
+	ckpt_name_step(path, c->shard->generation, c->shard->step);
+	ckpt_store_sync(c->dest, &c->op, path);
+}
+
+static int shard_body(struct ckpt_task *task)
+{
+	struct ckpt_shard_copy *c = copy_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_shard(
+		path, c->shard->generation, c->shard->step, c->shard->rank->rank, c->attempt);
+	ckpt_store_resume(c->dest, &c->op, path,
+		ckpt_align_up(c->shard->index->layout->bytes, c->dest->align), &c->file);
+	CKPT_AWAIT(task, c->op.done);
+	c->made = c->op.result >= 0;
+	r = trouble(c, "create");
+	if (r < 0)
+		return r;
+	start_read(c);
+	CKPT_AWAIT(task, c->fetch.task.finished);
+	if (c->fetch.task.result < 0)
+		return c->fetch.task.result;
+	ckpt_store_seal(c->dest, &c->op, &c->file, c->shard->index->layout->bytes);
+	CKPT_AWAIT(task, c->op.done);
+	r = trouble(c, "seal");
+	if (r < 0 || !c->syncs)
+		return r;
+	sync_names(c);
+	CKPT_AWAIT(task, c->op.done);
+	return trouble(c, "sync");
+	CKPT_TASK_END(task);
+}
+
+static int index_body(struct ckpt_task *task)
+{
+	struct ckpt_shard_copy *c = copy_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_name_index(
+		path, c->shard->generation, c->shard->step, c->shard->rank->rank, c->attempt);
+	ckpt_store_publish(
+		c->dest, &c->op, path, c->shard->index_bytes, c->shard->index_length, NULL);
+	CKPT_AWAIT(task, c->op.done);
+	return trouble(c, "publish");
+	CKPT_TASK_END(task);
+}
+
+/* A failure leaves both, or the shard alone: never an index without its shard. */
+static int undo_body(struct ckpt_task *task)
+{
+	struct ckpt_shard_copy *c = copy_of(task);
+	char path[CKPT_PATH_MAX];
+
+	CKPT_TASK_BEGIN(task);
+	c->made = false;
+	if (c->resumes) {
+		if (c->file.fd >= 0) {
+			ckpt_store_shut(c->dest, &c->op, &c->file);
+			CKPT_AWAIT(task, c->op.done);
+		}
+		return 0;
+	}
+	if (c->index_tried) {
+		ckpt_name_index(path, c->shard->generation, c->shard->step, c->shard->rank->rank,
+			c->attempt);
+		ckpt_store_remove(c->dest, &c->op, path);
+		CKPT_AWAIT(task, c->op.done);
+		if (c->op.result < 0)
+			return c->op.result;
+		sync_names(c);
+		CKPT_AWAIT(task, c->op.done);
+		if (c->op.result < 0)
+			return c->op.result;
+	}
+	ckpt_store_abandon(c->dest, &c->op, &c->file);
+	CKPT_AWAIT(task, c->op.done);
+	return c->op.result;
+	CKPT_TASK_END(task);
+}
+
+/* Goes to the next file of that kind that is not new. */
+static bool next_old(struct ckpt_shard_copy *c, enum ckpt_rank_file kind, char *path)
+{
+	uint32_t rank = c->shard->rank->rank;
+
+	while (ckpt_rank_files_next(c->there, rank, kind, c->old)) {
+		if (strcmp(c->old, c->attempt) == 0)
+			continue;
+		(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
+			path, c->shard->generation, c->shard->step, rank, c->old);
+		return true;
+	}
+	return false;
+}
+
+static int clean_body(struct ckpt_task *task)
+{
+	struct ckpt_shard_copy *c = copy_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	while (next_old(c, CKPT_RANK_INDEX, path)) {
+		ckpt_store_remove(c->dest, &c->op, path);
+		CKPT_AWAIT(task, c->op.done);
+		r = trouble(c, "remove");
+		if (r < 0)
+			return r;
+		c->removed = true;
+	}
+	/* The rank has no other files: after a power cut its index must not be there without its shard. */
+	if (c->removed && !c->index_tried) {
+		sync_names(c);
+		CKPT_AWAIT(task, c->op.done);
+		r = trouble(c, "sync");
+		if (r < 0)
+			return r;
+	}
+	c->old[0] = 0;
+	while (next_old(c, CKPT_RANK_SHARD, path)) {
+		ckpt_store_remove(c->dest, &c->op, path);
+		CKPT_AWAIT(task, c->op.done);
+		r = trouble(c, "remove");
+		if (r < 0)
+			return r;
+	}
+	CKPT_TASK_END(task);
+}
+
+static void copy_done(struct ckpt_task *task)
+{
+	ckpt_task_wake(copy_of(task)->waiter);
+}
+
+static void start(struct ckpt_shard_copy *c, ckpt_task_fn *body)
+{
+	ckpt_store_op_init(&c->op, &c->task, c->read.err);
+	c->op.quiet = true;
+	c->op.stop = c->stop;
+	ckpt_task_start(&c->task, &c->read.core->sched, body, copy_done);
+}
+
+void ckpt_shard_copy_start(struct ckpt_shard_copy *copy)
+{
+	ckpt_shard_read_clear(&copy->fetch);
+	copy->file.fd = -1;
+	copy->made = false;
+	copy->index_tried = false;
+	memcpy(copy->attempt, copy->shard->rank->attempt, sizeof(copy->attempt));
+	if (copy->fresh)
+		ckpt_name_attempt(copy->attempt, ckpt_env_random(copy->read.core->parts.env));
+	start(copy, shard_body);
+}
+
+void ckpt_shard_copy_start_index(struct ckpt_shard_copy *copy)
+{
+	copy->index_tried = true;
+	start(copy, index_body);
+}
+
+void ckpt_shard_copy_start_undo(struct ckpt_shard_copy *copy)
+{
+	CKPT_ASSERT(copy->made);
+	start(copy, undo_body);
+	/* Why it is undone is worded, and whether somebody gives up does not matter. */
+	copy->op.err = NULL;
+	copy->op.stop = NULL;
+}
+
+void ckpt_shard_copy_start_clean(struct ckpt_shard_copy *copy, const struct ckpt_rank_files *there)
+{
+	copy->there = there;
+	copy->old[0] = 0;
+	copy->removed = false;
+	start(copy, clean_body);
+}
+
+bool ckpt_shard_copy_is_taken(const struct ckpt_rank_files *there, uint32_t rank)
+{
+	return ckpt_rank_files_has(there, rank, CKPT_RANK_INDEX) ||
+	       ckpt_rank_files_has(there, rank, CKPT_RANK_SHARD);
+}
+
+bool ckpt_shard_copy_has_bad_source(const struct ckpt_shard_copy *copy)
+{
+	const struct ckpt_object *bad = ckpt_shard_read_bad_file(&copy->fetch);
+
+	return bad && (bad == &copy->shard->file || bad == &copy->shard->cached) &&
+	       ckpt_shard_is_bad_copy(copy->fetch.code);
+}
+
+void ckpt_shard_copy_clear(struct ckpt_shard_copy *copy)
+{
+	ckpt_shard_read_clear(&copy->fetch);
+}

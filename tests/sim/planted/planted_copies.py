@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs in what copies a rank's files, or looks for them where a rank has several. Tests find them, see planted.py."""
+from bug import Planted
+
+# Several files of one rank, some of them bad: nothing that the simulated programs do leaves such.
+REPAIRED = "tests/unit/engine/test_repaired_files"
+# Uploads that fail into a directory: the simulated training has a bucket.
+SENDING = "tests/unit/engine/test_sending"
+# Two tiers that are both damaged.
+MENDING = "tests/unit/engine/test_repair"
+
+COPIES = [
+    Planted(
+        "upload-leaves-what-it-began", "libckpt/engine/copy/upload.c",
+        "\tu->op.err = NULL;\n\tif (u->copy.made) {\n",
+        "\tu->op.err = NULL;\n\tif (false) {\n",
+        "an upload into a directory that fails removes the shard that it has begun", SENDING),
+    Planted(
+        "upload-leaves-what-was-begun", "libckpt/engine/copy/upload.c",
+        "\t\tif (!has_part(u, u->rank))\n\t\t\tcontinue;\n",
+        "\t\tif (true)\n\t\t\tcontinue;\n",
+        "what a killed upload has begun goes when the step is there", SENDING),
+    Planted(
+        "upload-stops-at-a-bad-header", "libckpt/engine/copy/upload.c",
+        "\tif (ckpt_shard_is_bad_copy(r) && !*u->stop)\n",
+        "\tif (false)\n",
+        "an upload goes on with the rank's next file when a header is bad", SENDING),
+    Planted(
+        "upload-stops-at-a-bad-file", "libckpt/engine/copy/shard_copy.c",
+        "\treturn bad && (bad == &copy->shard->file ||",
+        "\treturn false && (bad == &copy->shard->file ||",
+        "an upload goes on with the rank's next file when a chunk is bad", SENDING),
+    Planted(
+        "export-stops-at-a-bad-file", "libckpt/engine/copy/shard_copy.c",
+        "\treturn bad && (bad == &copy->shard->file ||",
+        "\treturn false && (bad == &copy->shard->file ||",
+        "an export goes on with the rank's next file when a chunk is bad", REPAIRED),
+    Planted(
+        "export-stops-at-a-bad-header", "libckpt/engine/restore/sink_export.c",
+        "\tif (ckpt_shard_is_bad_copy(r->shard.task.result) && !r->stop)\n",
+        "\tif (false)\n",
+        "an export goes on with the rank's next file when a header is bad", REPAIRED),
+    Planted(
+        "export-finds-no-room", "libckpt/engine/copy/step_copy.c",
+        "!e->copy.made && !e->full &&",
+        "!e->copy.made && e->left.file.fd >= 0 && !e->full &&",
+        "a leftover without a good chunk does not take the room of its shard", REPAIRED),
+    Planted(
+        "export-leaves-each-leftover", "libckpt/engine/copy/step_copy.c",
+        "!e->adds && next_unfinished(e, path)",
+        "false && next_unfinished(e, path)",
+        "of the shards that killed exports have begun one stays beside the new one", REPAIRED),
+    Planted(
+        "export-uses-a-name-again", "libckpt/engine/copy/step_copy.c",
+        "\t\t.fresh = taken && (!e->place.bucket || e->adds),\n",
+        "\t\t.fresh = taken && !e->full && (!e->place.bucket || e->adds),\n",
+        "no name of a rank's file is used twice", REPAIRED),
+    Planted(
+        "search-goes-on-in-a-new-list", "libckpt/engine/shard/shard.c",
+        "\tif (s->listed_in != l->lists)\n",
+        "\tif (s->listed_in == 0)\n",
+        "a new file that comes before the last one that was tried is found", REPAIRED),
+    Planted(
+        "search-reads-by-each-list", "libckpt/engine/shard/shard.c",
+        "\treturn s->missing && s->lister->lists <= s->missing_after &&\n",
+        "\treturn s->missing &&\n",
+        "a step is listed anew only if it was listed before the miss", REPAIRED),
+    Planted(
+        "search-tells-damage-first", "libckpt/engine/shard/shard.c",
+        "\tif (ckpt_store_is_unreadable(code) && !ckpt_store_is_unreadable(first))\n",
+        "\tif (!s->first_open && s->file.fd >= 0)\n",
+        "a step is not quarantined while one of its files may be good", REPAIRED),
+    Planted(
+        "search-told-is-not-the-code", "libckpt/engine/shard/load.c",
+        "-ENOENT ? w->err.code",
+        "-ENOENT ? w->code",
+        "the code of several bad files is that of the one that is told", REPAIRED),
+    Planted(
+        "search-tries-a-file-again", "libckpt/engine/shard/shard.c",
+        "\t\tif (strcmp(s->tried[i], attempt) == 0)\n",
+        "\t\tif (false)\n",
+        "a bad file is not read again when the step is listed anew", REPAIRED),
+    Planted(
+        "repair-takes-the-first-here", "libckpt/engine/copy/repair.c",
+        "\t\treturn ckpt_task_continue(task, next_here_body);\n",
+        "\t\treturn ckpt_task_continue(task, source_body);\n",
+        "a rank that has a whole file here needs nothing from there", MENDING),
+    Planted(
+        "repair-takes-the-last-here", "libckpt/engine/copy/repair.c",
+        "m->best_bad.room > 0 && m->best_bad.count <= m->bad.count",
+        "false",
+        "of several bad files here the one with the fewest bad chunks is used", MENDING),
+    Planted(
+        "repair-takes-the-first-there", "libckpt/engine/copy/repair.c",
+        "\tif (there && ckpt_shard_is_bad_copy(code) && !*m->stop)\n"
+        "\t\treturn ckpt_task_continue(&m->task, other_body);\n",
+        "\tif (there && ckpt_code_is_damage(code))\n\t\treturn end_without(m, code);\n",
+        "one bad file in the remote store is not the loss of the rank", MENDING),
+    Planted(
+        "repair-removes-what-came-since", "libckpt/engine/copy/repair.c",
+        "\tif (may_clean(m)) {\n",
+        "\t(void)ckpt_rank_lister_want_again(&m->elsewhere.lister, &m->wait, task);\n"
+        "\tCKPT_AWAIT(task, m->wait.done);\n"
+        "\tif (may_clean(m)) {\n",
+        "of two repairs at once the files of one stay", MENDING),
+    Planted(
+        "repair-removes-after-a-claim", "libckpt/engine/copy/repair.c",
+        "\treturn r == 0 && newest <= known;\n",
+        "\treturn r == 0;\n",
+        "a job that was taken over removes no files", MENDING),
+]
