@@ -405,11 +405,15 @@ void core_rig_close(struct core_rig *rig)
 
 static char *numbers(size_t bytes, uint64_t seed)
 {
+	/* The bytes repeat after so many. */
+	const size_t period = 65536;
 	char *data = malloc(bytes + 1);
 
 	must(data != NULL, "malloc");
-	for (size_t i = 0; i < bytes; i++)
+	for (size_t i = 0; i < bytes && i < period; i++)
 		data[i] = (char)((i + seed) * 0x9e37u >> 8);
+	for (size_t i = period; i < bytes; i += period)
+		memcpy(data + i, data, bytes - i < period ? bytes - i : period);
 	return data;
 }
 
