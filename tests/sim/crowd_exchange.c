@@ -24,6 +24,7 @@ struct stormy {
 		bool spoilt;           /* done, and said to have failed */
 		unsigned times;
 	} passing[FEW];
+	unsigned used; /* so many of the first have been taken so far */
 };
 
 static struct stormy *stormy_of(struct ckpt_exchange *x)
@@ -78,6 +79,8 @@ static void stormy_submit(struct ckpt_exchange *x, struct ckpt_exchange_op *op)
 	while (p->outer)
 		p++;
 	CKPT_ASSERT(p < s->passing + FEW);
+	if (p == s->passing + s->used)
+		s->used++;
 	p->stormy = s;
 	p->outer = op;
 	p->spoilt = sim_chance(s->sim, s->weather->lost);
@@ -132,7 +135,7 @@ uint64_t crowd_exchange_land(struct ckpt_exchange *exchange, bool *ret_woke)
 	uint64_t next_ns =
 		crowd_board_is(s->inner) ? crowd_board_land(s->inner, ret_woke) : UINT64_MAX;
 
-	for (unsigned i = 0; i < FEW; i++) {
+	for (unsigned i = 0; i < s->used; i++) {
 		struct passing *p = &s->passing[i];
 		if (!p->outer || p->due_ns == 0 || p->due_ns == UINT64_MAX)
 			continue;
