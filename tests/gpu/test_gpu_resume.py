@@ -46,6 +46,7 @@ def program(kind: str, device: str, store: Path, *options: str) -> dict[str, Any
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slices(3)
 @pytest.mark.parametrize("kind", ["fused", *ALONE])
 def test_another_process_goes_on_after_a_kill(store: Path, device: str, kind: str) -> None:
     whole = program(kind, device, store, "--die")

@@ -126,6 +126,7 @@ def try_all(place: Path, layout: str, nodes: str) -> tuple[Bytes, Bytes, list[st
     return read, wrote(store), said, heard.lines
 
 
+@pytest.mark.slices(5)
 @pytest.mark.parametrize(
     ("layout", "nodes"),
     [("ddp", ""), ("hsdp", ""), ("stages", ""), ("hsdp", "aabb"), ("ddp", "aabb")],
