@@ -94,7 +94,8 @@ def default_parts() -> list[str]:
 def steps(parts: Collection[str]) -> list[Step]:
     """The steps of parts, in the order in which their lane runs them."""
     suites = [suite for part, of_part in SUITES.items() if part in parts for suite in of_part]
-    package = commands(["scripts/package"], [NINJA, "-C", "build", "test-helpers"])
+    # A release with --full, else made of what build/ has compiled.
+    package = commands(["scripts/package", *([] if FULL else ["--tests"])], [NINJA, "-C", "build", "test-helpers"])
     found = [Step(PACKAGE, CPU, package, makes=PACKAGE)]
     if not set(parts).intersection(PACKAGED):
         found.clear()
@@ -218,7 +219,7 @@ def cheap() -> str:
     access through a null pointer or past an object reaches, too. Each list says why something is not in it.
     """
     lists = shlex.quote(str(ROOT / "tests/fuzz"))
-    words = f"-fno-sanitize=null,object-size -fsanitize-ignorelist={lists}/aligned.txt"
+    words = f"-fno-sanitize=null,object-size,pointer-overflow -fsanitize-ignorelist={lists}/aligned.txt"
     # The sources of tests, which are not counted, have no use for the list.
     return f"{words} -fsanitize-coverage-allowlist={lists}/counted.txt -Qunused-arguments"
 
@@ -263,8 +264,6 @@ def release_steps() -> Iterator[Step]:
     prefix = f"{ROOT}/{build}/installed"
     options = [f"--prefix={prefix}", "-Dwerror=true", "-Dbuildtype=release"]
     options += ["-Dauto_features=disabled", "-Dtests=enabled"]
-    # The Python package is compiled with -O3, and the same sources are not compiled with that twice.
-    options += [] if FULL else ["-Doptimization=2"]
     suites = ("unit", "sim", "api") if FULL else ("api",)
     half = half_of(0, "api")
     configure = configured(build, "gcc", *options)
