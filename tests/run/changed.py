@@ -67,7 +67,6 @@ MAP = {
     ".clang-*": "lint format",
     ".*": "format",
     "LICENSE": "",
-    "pending/*": "",
 }
 
 
