@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Removing one step because somebody asked. */
+/* Deletes one step on request. */
 #include <errno.h>
 
 #include "base/alloc.h"
@@ -29,7 +29,7 @@ struct ckpt_command *ckpt_delete_command_new(struct ckpt_core *core, uint64_t st
 	return command;
 }
 
-/* Finds the step and says why it may not go. */
+/* Looks up the step, and reports why it cannot be deleted. */
 static int choose(struct ckpt_delete_command *remover)
 {
 	struct ckpt_core *core = remover->command.core;
@@ -70,7 +70,7 @@ int ckpt_delete_command_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, deletion->finished);
 	if (deletion->result < 0)
 		return ckpt_fail(deletion->err, deletion->result,
-			"cannot remove step %llu of %s: %s", (unsigned long long)deletion->step,
+			"cannot delete step %llu of %s: %s", (unsigned long long)deletion->step,
 			core->parts.label, ckpt_code_text(deletion->result));
 	ckpt_scan_drop(&core->lineage->scan, deletion->generation, deletion->step);
 	CKPT_TASK_END(task);

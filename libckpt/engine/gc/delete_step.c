@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking one step away. */
+/* Deletes one step. */
 #include "engine/gc/delete_step.h"
 
 #include <errno.h>
@@ -33,7 +33,7 @@ static const char *next_name(struct ckpt_deletion *r)
 static int check_fence(struct ckpt_deletion *r)
 {
 	uint64_t newest = ckpt_newest_claim(&r->op.listing);
-	/* Without a generation of its own it holds the newest claim's lock instead. */
+	/* Without a generation of its own, the process holds the lock of the newest claim instead. */
 	uint64_t own = r->core->lineage->generation
 			       ? r->core->lineage->generation
 			       : ckpt_scan_newest_claim(&r->core->lineage->scan);
@@ -42,16 +42,15 @@ static int check_fence(struct ckpt_deletion *r)
 	r->op.listing = (struct ckpt_listing){0};
 	if (newest <= own)
 		return 0;
-	/* Perhaps it is this process's own claim, on its way, or failed and there all the same. */
+	/* It may be this process's own claim, which is being made, or which failed but took effect. */
 	if (newest == r->core->lineage->tried_generation)
 		return ckpt_fail(r->err, -EBUSY,
-			"generation %llu is just being claimed, or a claim of this process failed "
-			"and is there all the same: try again after the next save",
+			"this process is claiming generation %llu, or its claim failed but took "
+			"effect: try again after the next save",
 			(unsigned long long)newest);
 	r->core->lineage->fenced = true;
 	return ckpt_fail(r->err, CKPT_EFENCED,
-		"generation %llu has taken over the store %s: this process removes nothing any "
-		"more",
+		"generation %llu has taken over the store %s: this process deletes nothing more",
 		(unsigned long long)newest, r->core->parts.label);
 }
 
@@ -72,7 +71,7 @@ static int encode_settlement(struct ckpt_deletion *r)
 	return ckpt_manifest_encode(&manifest, &r->buf);
 }
 
-/* False: the name is longer than any that this library makes, and so not ours to remove. */
+/* False: the name is longer than any that this library makes, so the file is not ours to delete. */
 static bool join(struct ckpt_deletion *r)
 {
 	char directory[CKPT_PATH_MAX];
@@ -82,7 +81,7 @@ static bool join(struct ckpt_deletion *r)
 	return (size_t)length < sizeof(r->path);
 }
 
-/* What is in the directory, but for a register that is to stay; then the directory. */
+/* Deletes the files in the directory, except an abort record that must stay, then the directory. */
 static int empty_body(struct ckpt_task *task)
 {
 	struct ckpt_deletion *r = deletion_of(task);
@@ -127,7 +126,7 @@ static int settle_body(struct ckpt_task *task)
 	ckpt_name_manifest(r->path, r->generation, r->step);
 	ckpt_store_publish(r->core->store, &r->op, r->path, r->buf.data, r->buf.len, NULL);
 	CKPT_AWAIT(task, r->op.done);
-	/* Decided after all, or removed to the end by somebody else. */
+	/* The step was committed after all, or somebody else has finished deleting it. */
 	if (r->op.result == -EEXIST || r->op.result == -ENOENT)
 		return 0;
 	if (r->op.result < 0)
@@ -147,7 +146,7 @@ static int unlink_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, r->op.done);
 	if (r->op.result < 0)
 		return r->op.result;
-	/* Once this is durable no manifest names the shards, and they may go. */
+	/* Once this is durable, no manifest names the shards, so they can be deleted. */
 	ckpt_name_step(r->path, r->generation, r->step);
 	ckpt_store_sync(store, &r->op, r->path);
 	CKPT_AWAIT(task, r->op.done);
@@ -157,7 +156,7 @@ static int unlink_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Looked at last: nobody may have taken over when the first file goes. */
+/* Checked last: no later generation may exist when the first file is deleted. */
 static int fence_body(struct ckpt_task *task)
 {
 	struct ckpt_deletion *r = deletion_of(task);
@@ -176,9 +175,9 @@ static int fence_body(struct ckpt_task *task)
 }
 
 /*
- * Whether this process goes on from the step, and has committed nothing since: until it has, the lineage of
- * the generation that it claims ends there. It may be chosen for removal before it is adopted; who adopts
- * has it open, so it is known once the lock is there.
+ * Whether this process resumed from the step and has committed nothing since. Until it commits, the lineage of its
+ * generation ends at this step. The step may be chosen for deletion before it is adopted; the adopter has it open, so
+ * is_parent() is correct once the lock is held.
  */
 static bool is_parent(const struct ckpt_deletion *r)
 {
@@ -204,7 +203,7 @@ static bool is_going(const struct ckpt_core *core, const struct ckpt_scan_step *
 	return false;
 }
 
-/* Whoever chose it has seen others; but these may be on their way out by now. */
+/* Checked again here, because the steps that the caller counted as kept may be under deletion by now. */
 static bool is_last(const struct ckpt_deletion *r)
 {
 	const struct ckpt_scan *scan = &r->core->lineage->scan;
@@ -229,8 +228,8 @@ static int lock_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	if (is_last(r))
 		return ckpt_fail(r->err, -EBUSY,
-			"step %llu stays: it is the only good one of %s, or will be when what is "
-			"being removed is gone",
+			"step %llu of %s is kept: no other good step is left, or none will be "
+			"after the deletions under way",
 			(unsigned long long)r->step, r->core->parts.label);
 	r->deleting = true;
 	ckpt_name_manifest(r->path, r->generation, r->step);
@@ -243,8 +242,7 @@ static int lock_body(struct ckpt_task *task)
 		return r->op.result;
 	if (is_parent(r))
 		return ckpt_fail(r->err, -EBUSY,
-			"step %llu is what this process goes on from, and nothing has been "
-			"committed "
+			"this process has resumed from step %llu, and nothing has been committed "
 			"after it",
 			(unsigned long long)r->step);
 	return ckpt_task_continue(task, fence_body);
@@ -258,7 +256,7 @@ static int close_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_store_shut(r->core->store, &r->op, &r->lock);
 	CKPT_AWAIT(task, r->op.done);
-	/* The lock's end changes nothing about what was removed. */
+	/* The step is deleted, whatever closing the lock returns. */
 	return r->result;
 	CKPT_TASK_END(task);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking one step away, or settling one that was never decided; see gc/gc.h for the order. */
+/* Deletes a step, or settles one that was never decided. See gc/gc.h for the order. */
 #ifndef CKPT_ENGINE_GC_DELETE_STEP_H
 #define CKPT_ENGINE_GC_DELETE_STEP_H
 
@@ -7,7 +7,7 @@
 
 struct ckpt_deletion {
 	bool finished;
-	int result; /* 0, -EBUSY, CKPT_EFENCED, or why not */
+	int result; /* 0, -EBUSY, CKPT_EFENCED, or another error */
 	struct ckpt_core *core;
 	struct ckpt_task *waiter;
 	struct ckpt_error *err;
@@ -15,9 +15,9 @@ struct ckpt_deletion {
 	uint64_t step;
 	bool settle; /* publish an abort record and keep it, instead of unlinking the manifest */
 
-	/* Its own. */
+	/* Private. */
 	struct ckpt_deletion *next;
-	bool deleting; /* nothing stands in its way but readers: it is not counted any more */
+	bool deleting; /* only readers can stop it now; the step does not count as kept */
 	struct ckpt_task task;
 	struct ckpt_store_op op;
 	struct ckpt_object lock;
@@ -27,7 +27,7 @@ struct ckpt_deletion {
 	char path[CKPT_PATH_MAX];
 };
 
-/* Fill core, waiter, err, generation, step and the two flags first. */
+/* Set core, waiter, err, generation, step and the two flags first. */
 void ckpt_deletion_start(struct ckpt_deletion *deletion);
 
 #endif

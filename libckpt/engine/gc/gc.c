@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The garbage collector: one removal after the other, behind everything else. */
+/* The garbage collector: one deletion after another, with lower priority than all other work. */
 #include "engine/gc/gc.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ struct ckpt_gc {
 	struct ckpt_error error;
 	unsigned want;
 	bool stop;
-	bool tidy; /* this round is for records of aborted steps only */
+	bool tidy; /* this round deletes only records of aborted steps */
 	/* Retention: steps up to this one were tried in this round. */
 	uint64_t tried_generation;
 	uint64_t tried_step;
@@ -32,9 +32,9 @@ static struct ckpt_gc *gc_of(struct ckpt_task *task)
 }
 
 /*
- * How many commits may have come since an undecided step that is to be settled. A node whose store could not
- * take a manifest has such a step, and others hold it as committed: they are asked when the stores are opened,
- * and tell of their newest ones only. Half of these, because no two stores need have the same.
+ * An undecided step is settled only if at most this many commits may have followed it. A node whose store could not
+ * take a manifest has such a step, while other nodes hold it as committed. They are asked when the stores are opened,
+ * and report only their newest steps. Half of these, because no two stores need to have the same steps.
  */
 static size_t reach(const struct ckpt_core *core)
 {
@@ -59,7 +59,7 @@ static bool next_unsettled(struct ckpt_gc *k)
 	return false;
 }
 
-/* The oldest step that retention lets go and that this round has not tried; false: none. */
+/* The oldest expired step that was not tried in this round; false: there is none. */
 static bool next_expired(struct ckpt_gc *k)
 {
 	struct ckpt_core *core = k->core;
@@ -108,7 +108,7 @@ static void note_settled(struct ckpt_gc *k)
 			"settled step %llu of generation %llu in %s: it was never committed",
 			(unsigned long long)k->deletion.step,
 			(unsigned long long)k->deletion.generation, core->parts.label);
-	/* Tried once: what failed is left to the next generation. */
+	/* Each step is tried once. If it fails, the next generation tries again. */
 	ckpt_scan_set_state(
 		&core->lineage->scan, k->deletion.generation, k->deletion.step, CKPT_STEP_ABORTED);
 }
@@ -125,7 +125,7 @@ static void note_expired(struct ckpt_gc *k)
 			&core->lineage->scan, k->deletion.generation, k->deletion.step);
 		core->stats.steps_removed += s && s->state != CKPT_STEP_ABORTED;
 		ckpt_scan_drop(&core->lineage->scan, k->deletion.generation, k->deletion.step);
-		ckpt_log(core->parts.log, CKPT_LOG_DEBUG, "removed step %llu of %s",
+		ckpt_log(core->parts.log, CKPT_LOG_DEBUG, "deleted step %llu of %s",
 			(unsigned long long)k->deletion.step, core->parts.label);
 		return;
 	}
@@ -181,7 +181,7 @@ static void gc_done(struct ckpt_task *task)
 void ckpt_gc_ask(struct ckpt_core *core, unsigned what)
 {
 	CKPT_ASSERT(core->lineage->generation > 0);
-	/* One rank of a job keeps the store. */
+	/* Only the rank that owns the store collects. */
 	if (core->closing || core->lineage->fenced || !ckpt_core_owns_store(core))
 		return;
 	if (core->gc) {
@@ -190,7 +190,8 @@ void ckpt_gc_ask(struct ckpt_core *core, unsigned what)
 	}
 	struct ckpt_gc *k = ckpt_alloc(sizeof(*k));
 	if (!k) {
-		ckpt_log(core->parts.log, CKPT_LOG_WARN, "out of memory: nothing is removed now");
+		ckpt_log(core->parts.log, CKPT_LOG_WARN,
+			"out of memory: the garbage collector deletes nothing in this round");
 		return;
 	}
 	k->core = core;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which steps retention lets go. */
+/* Which steps expire. */
 #include "engine/gc/gc.h"
 
 static bool is_kept(const struct ckpt_retention *keep, const struct ckpt_scan_step *s)
@@ -14,13 +14,13 @@ static bool is_kept(const struct ckpt_retention *keep, const struct ckpt_scan_st
 	return false;
 }
 
-/* What somebody removes is not kept, though it is there yet. */
+/* A step that is being deleted is not kept, though it still exists. */
 static bool stays(const struct ckpt_scan_step *s)
 {
 	return s->in_lineage && !s->deleting && s->state == CKPT_STEP_COMMITTED;
 }
 
-/* Uploads go in order: what lacks something, though newer ones are whole and none is under way, will lack it for good. */
+/* Uploads go in order: an incomplete step with newer complete ones stays incomplete if no upload is under way. */
 static bool is_left(const struct ckpt_retention *keep, const struct ckpt_scan_step *s)
 {
 	return keep->remote && keep->settled && s->state == CKPT_STEP_PENDING;
@@ -36,7 +36,7 @@ const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		if (s->generation < generation || (s->generation == generation && s->step <= step))
-			break; /* newest first: what follows is older still */
+			break; /* newest first: all that follow are older */
 		if (s->state == CKPT_STEP_ABORTED) {
 			if (++aborted > CKPT_ABORTED_KEPT)
 				oldest = s;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tombstones that an engine has seen in a store: which one it was, since when, and who has put it there. A step
- * is removed only under a tombstone that has not changed for a whole grace, and was put there by who removes it.
+ * The tombstones that an engine has seen in a store: which one, since when, and whose. A step is deleted only under a
+ * tombstone that has not changed for a whole grace period and was written by the process that deletes.
  */
 #ifndef CKPT_ENGINE_GC_SEEN_TOMBSTONES_H
 #define CKPT_ENGINE_GC_SEEN_TOMBSTONES_H
@@ -11,11 +11,12 @@
 struct ckpt_seen_tombstone {
 	uint64_t generation;
 	uint64_t step;
-	struct ckpt_digest stone; /* of its bytes: no two are alike */
-	uint64_t since_ns;        /* when this engine has put it there, or seen it first */
+	struct ckpt_digest stone; /* digest of its bytes, which are unique */
+	uint64_t since_ns;        /* when this engine wrote it or first saw it */
 	bool mine;
-	bool taken; /* over from somebody else, who may be at work still */
-	bool doubtful; /* a request to remove a file under it has failed, or was made again, and may be carried out yet */
+	bool taken; /* taken over from another process, which may still be at work */
+	/* A request to delete a file under it failed or was repeated, and may still be carried out. */
+	bool doubtful;
 };
 
 struct ckpt_seen_tombstones {
@@ -26,7 +27,7 @@ struct ckpt_seen_tombstones {
 /* NULL: none is known. Valid until the next change. */
 struct ckpt_seen_tombstone *ckpt_seen_tombstones_find(
 	const struct ckpt_seen_tombstones *seen_tombstones, uint64_t generation, uint64_t step);
-/* The tombstone of a step is this one. One that is known as such already stays as it is. -ENOMEM. */
+/* Records the tombstone of a step. Leaves the entry as it is if it has the same digest. -ENOMEM. */
 int ckpt_seen_tombstones_note(struct ckpt_seen_tombstones *seen_tombstones,
 	const struct ckpt_seen_tombstone *seen_tombstone);
 void ckpt_seen_tombstones_drop(

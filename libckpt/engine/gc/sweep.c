@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sweeping old sessions and catalogs. */
+/* Deletes old sessions and catalogs. */
 #include "engine/gc/sweep.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@ static bool next_session(struct ckpt_gc_sweep *s)
 	return false;
 }
 
-/* A value, or what a publication that was cut short has left of one. */
+/* A value, or the temporary file of an interrupted publication of one. */
 static bool is_value(const struct ckpt_gc_sweep *s)
 {
 	static const char chars[] = "abcdefghijklmnopqrstuvwxyz0123456789-.";
@@ -36,9 +36,7 @@ static bool is_value(const struct ckpt_gc_sweep *s)
 	return s->name[0] != '.' && strspn(s->name, chars) == strlen(s->name);
 }
 
-/*
- * First words go last: as long as one of the others is there nobody takes the session for a new one.
- */
+/* First words are deleted last: while another value exists, nobody takes the session for a new one. */
 static bool next_value(struct ckpt_gc_sweep *s)
 {
 	for (;;) {
@@ -69,7 +67,7 @@ static bool has_steps(const struct ckpt_scan *scan, uint64_t generation)
 	return false;
 }
 
-/* An older generation of many ranks, all of whose steps are gone. */
+/* An older generation of many ranks without steps. */
 static bool next_emptied(struct ckpt_gc_sweep *s)
 {
 	const struct ckpt_core *core = s->core;
@@ -116,12 +114,12 @@ static void take_names(struct ckpt_gc_sweep *s)
 	s->last = false;
 }
 
-/* Of one directory. */
+/* Counts and logs the failures in one directory. */
 static void note(struct ckpt_gc_sweep *s, const char *what)
 {
 	if (s->op.result < 0 && s->op.result != -ENOENT)
-		ckpt_log(s->core->parts.log, CKPT_LOG_WARN,
-			"what %s left in %s cannot be removed: %s", what, s->core->parts.label,
+		ckpt_log(s->core->parts.log, CKPT_LOG_WARN, "cannot delete what %s left in %s: %s",
+			what, s->core->parts.label,
 			s->err.code ? s->err.message : ckpt_code_text(s->op.result));
 	ckpt_error_clear(&s->err);
 	ckpt_free(s->names.names);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Removing a step where no lock keeps others away. */
+/* Deletes a step of a store without a lock. */
 #include "engine/gc/two_phase_delete.h"
 
 #include <errno.h>
@@ -14,11 +14,11 @@
 #include "format/sealed.h"
 
 #define INDEX_SUFFIX ".index"
-/* What others may do to a tombstone takes a grace; and who removes looks at it all that while. */
+/* Age of the last look at the tombstone after which it is read again before a file is deleted. */
 #define LOOK_NS      UINT64_C(2000000000)
 /*
- * This, and the life of a request (360 s: a try of 90 s fails, 180 s later the last one begins, and lasts as long), are less
- * than a grace of 600 s.
+ * A look older than this is repeated. This plus the life of a request (360 s: a try of 90 s fails, the last try begins
+ * 180 s later and takes 90 s) is less than a grace period of 600 s.
  */
 #define STALE_NS     UINT64_C(60000000000)
 
@@ -27,7 +27,7 @@ static struct ckpt_two_phase_delete *two_phase_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_two_phase_delete, work);
 }
 
-/* What to end with after an operation; 0: go on. What is gone already is no failure. */
+/* The error to end with after an operation; 0: continue. A missing file is no error. */
 static int trouble(struct ckpt_two_phase_delete *b, const char *doing)
 {
 	const struct ckpt_where where = {.tier = ckpt_store_tier(b->store), .file = b->op.path};
@@ -47,7 +47,7 @@ static struct ckpt_seen_tombstone *seen_tombstone_of(const struct ckpt_two_phase
 	return ckpt_seen_tombstones_find(b->seen_tombstones, b->generation, b->step);
 }
 
-/* The one of `b->stone` is there. */
+/* Records that the tombstone `b->stone` is there. */
 static int note_seen_tombstone(struct ckpt_two_phase_delete *b, bool mine, bool taken)
 {
 	const struct ckpt_seen_tombstone seen_tombstone = {.generation = b->generation,
@@ -71,7 +71,7 @@ static void start_look(struct ckpt_two_phase_delete *b)
 	ckpt_store_get(b->store, &b->op, path, CKPT_SEALED_MAX);
 }
 
-/* What is in it, into b->stone; -ENOENT: there is none. */
+/* Reads the digest of the tombstone into b->stone; -ENOENT: there is none. */
 static int read_stone(struct ckpt_two_phase_delete *b)
 {
 	if (b->op.result == -ENOENT)
@@ -83,7 +83,7 @@ static int read_stone(struct ckpt_two_phase_delete *b)
 	return trouble(b, "read");
 }
 
-/* 0: it is the one that was there before. Another one is noted. */
+/* 0: the tombstone has not changed. A different one is recorded. */
 static int take_look(struct ckpt_two_phase_delete *b)
 {
 	const struct ckpt_seen_tombstone *seen_tombstone = seen_tombstone_of(b);
@@ -98,13 +98,13 @@ static int take_look(struct ckpt_two_phase_delete *b)
 	if (r < 0 && r != -ENOENT)
 		return r;
 	return ckpt_fail(b->err, -EBUSY,
-		r == 0 ? "step %llu of %s has another tombstone: somebody else removes it"
-		       : "step %llu of %s has no tombstone any more: somebody else has removed it, "
-			 "or keeps it",
+		r == 0 ? "step %llu of %s has another tombstone: another process deletes it"
+		       : "step %llu of %s has no tombstone any more: another process has deleted "
+			 "or kept it",
 		(unsigned long long)b->step, b->store->label);
 }
 
-/* Of a file of the step. */
+/* The result of deleting a file of the step. */
 static int take_deletion(struct ckpt_two_phase_delete *b)
 {
 	struct ckpt_seen_tombstone *seen_tombstone = seen_tombstone_of(b);
@@ -115,8 +115,8 @@ static int take_deletion(struct ckpt_two_phase_delete *b)
 }
 
 /*
- * Before the tombstone goes. What comes after it must not be met by a request that has failed, or was made again, and is
- * under way still: the tombstone stays for another grace, as one that was taken over.
+ * Called before the tombstone is deleted. A request that failed or was repeated may still be carried out, and must not
+ * hit a later step of this name. So the tombstone stays for another grace period, as one that was taken over.
  */
 static int check_doubt(struct ckpt_two_phase_delete *b)
 {
@@ -128,8 +128,8 @@ static int check_doubt(struct ckpt_two_phase_delete *b)
 	seen_tombstone->taken = true;
 	seen_tombstone->since_ns = ckpt_env_now(b->core->parts.env);
 	return ckpt_fail(b->err, -EAGAIN,
-		"a request to remove a file of step %llu of %s has had no answer, and may be under "
-		"way",
+		"a request to delete a file of step %llu of %s had no answer and may still be "
+		"carried out: its tombstone stays for another grace period",
 		(unsigned long long)b->step, b->store->label);
 }
 
@@ -138,19 +138,21 @@ static uint64_t age_ns(const struct ckpt_two_phase_delete *b)
 	return ckpt_env_age(b->core->parts.env) - b->looked_ns;
 }
 
-/* What was seen is too old to go by: an answer has taken long, or the process stood still. */
+/* The last look is too old to act on: a request took long, or the process was stopped. */
 static bool is_stale(const struct ckpt_two_phase_delete *b)
 {
 	return age_ns(b) > STALE_NS;
 }
 
-/* Before a file is removed. Not at each of thousands, and once more only if a look has taken long. */
+/*
+ * Called before each of possibly thousands of files: looks rarely, and a second time only if the first look took long.
+ */
 static bool must_look(const struct ckpt_two_phase_delete *b)
 {
 	return b->looks == 0 ? age_ns(b) > LOOK_NS : is_stale(b);
 }
 
-/* Removing. */
+/* Deletion. */
 
 static bool is_index(const char *name)
 {
@@ -160,7 +162,10 @@ static bool is_index(const char *name)
 	return length > suffix && strcmp(name + length - suffix, INDEX_SUFFIX) == 0;
 }
 
-/* The next name in the directory, into `path`; false: none. Longer than any of ours: it stays, and the directory. */
+/*
+ * The next file of the step, into `path`; false: there is none. A name longer than any of ours is left, and so is the
+ * directory.
+ */
 static bool next_name(struct ckpt_two_phase_delete *b)
 {
 	const struct ckpt_listing *names = &b->names;
@@ -187,17 +192,17 @@ static ckpt_task_fn directory_body;
 static ckpt_task_fn catalogs_body;
 static ckpt_task_fn stone_body;
 
-/* The job may have gone back to this very step meanwhile, and say so there only later. */
+/* The job may have rolled back to this very step, and its claim may arrive in the remote store only later. */
 static int check_outdated(struct ckpt_two_phase_delete *b)
 {
 	if (!b->fence || b->core->lineage->generation == b->newest)
 		return 0;
 	return ckpt_fail(b->err, -EBUSY,
-		"step %llu of %s is left: the job goes on from another step",
+		"step %llu of %s is not deleted: the job has resumed from another step",
 		(unsigned long long)b->step, b->store->label);
 }
 
-/* It may have come since the step was found to be to go. What a removal has begun with is not to be had any more. */
+/* The pin may be newer than the decision to delete. A deletion that has begun is finished. */
 static int check_pins(struct ckpt_two_phase_delete *b)
 {
 	const struct ckpt_core *core = b->core;
@@ -278,7 +283,7 @@ static int shards_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* The indexes, or all else. */
+/* Deletes the indexes, or all other files. */
 static int files_body(struct ckpt_task *task)
 {
 	struct ckpt_two_phase_delete *b = two_phase_of(task);
@@ -306,7 +311,7 @@ static int files_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Files that were only begun are somebody else's by now, if the step is. */
+/* Unfinished uploads of this name belong to another process if the step does. */
 static int directory_body(struct ckpt_task *task)
 {
 	struct ckpt_two_phase_delete *b = two_phase_of(task);
@@ -337,7 +342,7 @@ static int directory_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Of an older generation that has no other step, nor one that is being removed. */
+/* Whether the generation is an older one without other steps, those under deletion included. */
 static bool is_emptied(const struct ckpt_two_phase_delete *b)
 {
 	const struct ckpt_listing *names = &b->names;
@@ -368,7 +373,7 @@ static bool next_catalog(struct ckpt_two_phase_delete *b)
 	}
 }
 
-/* A step that is uploaded there meanwhile can be read without one. */
+/* A step that is uploaded meanwhile can be read without a catalog. */
 static int catalogs_body(struct ckpt_task *task)
 {
 	struct ckpt_two_phase_delete *b = two_phase_of(task);
@@ -439,15 +444,16 @@ static int take_claims(struct ckpt_two_phase_delete *b)
 	return trouble(b, "list");
 }
 
-/* Whoever goes on from the step says so by a claim; what is to go is judged anew then. */
+/* A job that resumes from the step claims a generation; then the decision must be made again. */
 static int check_claims(struct ckpt_two_phase_delete *b)
 {
 	if (b->claimed <= b->newest)
 		return 0;
 	return ckpt_fail(b->err, CKPT_EFENCED,
-		b->fence ? "%s has the later generation %llu: what stays there is that job's to say"
-			 : "%s has the later generation %llu since its steps were listed: what is "
-			   "to go may be another now",
+		b->fence
+			? "%s has the later generation %llu: that job decides which steps are kept"
+			: "%s has the later generation %llu since its steps were listed: list them "
+			  "again",
 		b->store->label, (unsigned long long)b->claimed);
 }
 
@@ -471,7 +477,7 @@ static int remove_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Readers of this machine, of a directory; those of others choose again when they miss a file. */
+/* Finds readers of a directory on this machine. Readers elsewhere choose another step when a file is missing. */
 static int reader_body(struct ckpt_task *task)
 {
 	struct ckpt_two_phase_delete *b = two_phase_of(task);
@@ -490,7 +496,7 @@ static int reader_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Whether somebody else has it, or a job goes on from it, as of just now. Then `b->then` goes on. */
+/* Checks that the tombstone is unchanged and there is no later claim, then continues with `b->then`. */
 static int last_look_body(struct ckpt_task *task)
 {
 	struct ckpt_two_phase_delete *b = two_phase_of(task);
@@ -528,7 +534,7 @@ static int encode(struct ckpt_two_phase_delete *b)
 	return r < 0 ? ckpt_fail(b->err, r, "out of memory") : 0;
 }
 
-/* If it has gone meanwhile, that is seen at the next look. */
+/* If it has been deleted meanwhile, the next look finds that. */
 static int watch_body(struct ckpt_task *task)
 {
 	struct ckpt_two_phase_delete *b = two_phase_of(task);
@@ -566,9 +572,10 @@ static int publish_body(struct ckpt_task *task)
 }
 
 /*
- * Who has put it there has not gone on for a grace. If he does so now, and is between two looks, he removes what is
- * to go anyway; and he has ended by the time that this one's grace has. In one request: there is a tombstone all the
- * while. Of two who take it over the last one has it, and the other finds that out before his grace is over.
+ * The other process has not continued for a grace period. If it continues now, between two of its looks, it deletes a
+ * step that has expired anyway, and has ended when this one's grace period has. One request replaces the tombstone, so
+ * there always is one. If two processes take it over, the last one has it, and the other finds out within its grace
+ * period.
  */
 static int take_over_body(struct ckpt_task *task)
 {
@@ -588,7 +595,9 @@ static int take_over_body(struct ckpt_task *task)
 	if (r == 0)
 		r = note_seen_tombstone(b, true, true);
 	return r < 0 ? r
-		     : ckpt_fail(b->err, -EAGAIN, "step %llu of %s was marked by somebody else",
+		     : ckpt_fail(b->err, -EAGAIN,
+			       "another process had marked step %llu of %s: its tombstone was "
+			       "taken over, and waits for a grace period",
 			       (unsigned long long)b->step, b->store->label);
 	CKPT_TASK_END(task);
 }
@@ -599,8 +608,8 @@ static ckpt_task_fn *marks(const struct ckpt_two_phase_delete *b)
 }
 
 /*
- * Who holds a directory removes by himself, under locks. He may have come since the store was opened here, and with the
- * first claim of all: what was read then says nothing.
+ * A process that holds a directory deletes its steps itself, under locks. It may have opened the store later than this
+ * one, even with the first claim, so the claims are listed afresh.
  */
 static int mark_body(struct ckpt_task *task)
 {
@@ -616,12 +625,12 @@ static int mark_body(struct ckpt_task *task)
 	if (b->claimed == 0)
 		return ckpt_task_continue(task, marks(b));
 	ckpt_name_claim(b->path, b->claimed);
-	/* Shared: others who remove there are no holders. */
+	/* Shared: other processes that delete here are not holders. */
 	ckpt_store_lock(b->store, &b->op, b->path, true, &b->lock);
 	CKPT_AWAIT(task, b->op.done);
 	if (b->op.result == -EAGAIN)
 		return ckpt_fail(b->err, CKPT_EINUSE,
-			"the store %s is held by a live process: what it keeps is its own to say "
+			"a live process holds the store %s, and decides which steps are kept "
 			"(keep_last, keep_every)",
 			b->store->label);
 	r = trouble(b, "lock");
@@ -648,7 +657,7 @@ static int unmark_body(struct ckpt_task *task)
 	} while (r == 0 && is_stale(b));
 	if (r < 0)
 		return r;
-	/* He may be removing it: then it is not to stay any more when he has stopped. */
+	/* The other process may be deleting it: take the tombstone over, so that it stops first. */
 	b->then = take_over_body;
 	if (!seen_tombstone_of(b)->mine)
 		return ckpt_task_continue(task, last_look_body);
@@ -685,7 +694,7 @@ static int two_phase_body(struct ckpt_task *task)
 	ckpt_task_start(&b->work, &b->core->sched, acts[b->act], work_done);
 	CKPT_AWAIT(task, b->work.finished);
 	if (b->lock.fd >= 0) {
-		/* The lock's end changes nothing about what was done. */
+		/* The act is done, whatever closing the lock returns. */
 		b->op.waiter = task;
 		b->op.err = NULL;
 		ckpt_store_shut(b->store, &b->op, &b->lock);

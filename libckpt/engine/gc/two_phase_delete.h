@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removing a step from a store that others read and write without a lock that both see: a bucket, a directory that
- * several hosts have. Each act is a task of its own; between MARK and REMOVE the caller lets time pass, its grace, and
- * looks again.
+ * Deletes a step from a store that others read and write without a common lock: a bucket, or a
+ * directory shared by several hosts. Each act is a task. Between MARK and REMOVE the caller waits
+ * for its grace period and looks again.
  *
- * MARK: nobody holds the store -> is there no later claim? -> the tombstone. One that somebody else has put there is noted: it is his, and
- * he removes the step.
- * WATCH: as MARK of one that has a tombstone; if that has gone meanwhile, nothing is put in its place.
- * REMOVE: is it the tombstone that was there at MARK? -> if it is another's: in its place one of one's own, and no
- * more for now -> does nobody read the step here? -> is it still the tombstone, and no later claim there? -> manifest -> sync -> indexes -> sync -> all else -> rmdir ->
- * what was only begun -> of an older generation that is empty now: its catalogs -> the tombstone. Before each of these
- * it is still the tombstone. An upload takes an index for its shard, and looks for the tombstone before it believes
- * one: so wherever this ends, and whatever comes after, no manifest is published again over shards that are going.
- * UNMARK: it stays after all. Of another's tombstone likewise: only one's own is taken away.
- * None of them, but UNMARK of one's own, does anything when there is a later claim, or the job goes on from another step.
+ * MARK: nobody holds the store -> no later claim -> write the tombstone. If another process has
+ * written one, it is recorded, and that process deletes the step.
+ * WATCH: as MARK of a step that has a tombstone, but writes none if it is gone.
+ * REMOVE: the tombstone is the one of MARK -> if it is another process's: replace it by our own,
+ * and end -> nobody reads the step here -> still the tombstone, and no later claim -> manifest ->
+ * sync -> indexes -> sync -> all other files -> rmdir -> unfinished uploads -> if the generation
+ * is older and has no other step: its catalogs -> the tombstone. The tombstone is checked before
+ * each of these. An upload treats an index as proof of its shard, and looks for the tombstone
+ * first. So no manifest is published over shards that are being deleted, wherever this ends.
+ * UNMARK: the step is kept: delete the tombstone, or first take over that of another process.
+ * All but UNMARK of our own tombstone do nothing if there is a later claim, or the job has resumed
+ * from another step.
  *
- * So one removes a step at a time, as long as what he has seen, which is a minute old at most, and his request after
- * it, which leaves by CKPT_TWO_PHASE_DELETE_ASK_NS, take less time than the graces of the others: who takes a removal over waits for a whole grace once more, and who was
- * before him finds another tombstone. CKPT_TWO_PHASE_DELETE_GRACE_S is enough for that.
+ * Only one process deletes a step at a time, as long as its look (a minute old at most) and the
+ * request after it (sent within CKPT_TWO_PHASE_DELETE_ASK_NS) take less than the grace periods of
+ * the others: a process that takes over waits for a whole grace period, and the previous one then
+ * finds another tombstone. CKPT_TWO_PHASE_DELETE_GRACE_S is enough for that.
  */
 #ifndef CKPT_ENGINE_GC_TWO_PHASE_DELETE_H
 #define CKPT_ENGINE_GC_TWO_PHASE_DELETE_H
@@ -33,14 +36,14 @@ enum ckpt_two_phase_delete_act {
 };
 
 /*
- * A minute; and a request, of which no try lasts longer than a minute and a half, and none begins later than CKPT_S3_CALL_MS
- * after the first that failed: 420 s. At least where several remove: what somebody else has marked is his for as long, whatever
- * one's own grace is.
+ * A minute and a request: a try takes at most 90 s, and none begins later than CKPT_S3_CALL_MS after the first that
+ * failed: 420 s. The minimum where several processes delete: the tombstone of another process is respected for this
+ * long, whatever our own grace period is.
  */
 #define CKPT_TWO_PHASE_DELETE_GRACE_S 600
 /*
- * From a look to the last moment when a request that goes by it leaves, of who removes a file or publishes a manifest. A try
- * that has left then is over before a grace is.
+ * Longest time from a look to the last request that relies on it, of a process that deletes a file or publishes a
+ * manifest. A try that was sent within it is over before a grace period is.
  */
 #define CKPT_TWO_PHASE_DELETE_ASK_NS  UINT64_C(360000000000)
 
@@ -49,42 +52,44 @@ struct ckpt_two_phase_delete {
 	struct ckpt_core *core;
 	struct ckpt_store *store;
 	struct ckpt_seen_tombstones *seen_tombstones;
-	uint64_t newest; /* claim when it was said what is to go: a later one may say otherwise */
-	bool fence;      /* it is the job's own: do nothing if here it is another by now */
-	bool whole;      /* the step can be had, and stays if the core pins it */
+	/* Newest claim when the steps were chosen; a later one may change the choice. */
+	uint64_t newest;
+	/* A store of the job: do nothing if the job's generation is no longer `newest`. */
+	bool fence;
+	bool whole; /* the step is complete, and stays if the core pins it */
 	enum ckpt_two_phase_delete_act act;
 	uint64_t generation;
 	uint64_t step;
 	struct ckpt_error *err;
 	struct ckpt_task *waiter;
 
-	/* Its own. */
+	/* Private. */
 	struct ckpt_task work;
 	struct ckpt_store_op op;
 	struct ckpt_object lock;
 	struct ckpt_listing names;
 	const char *name;
 	struct ckpt_digest stone;
-	uint64_t claimed;   /* newest claim when they were listed last */
-	uint64_t looked_ns; /* at it */
-	unsigned looks;     /* since the file before it was removed */
-	bool indexes;       /* are being removed; else all else */
+	uint64_t claimed;   /* newest claim in the last listing */
+	uint64_t looked_ns; /* when it was listed */
+	unsigned looks;     /* looks since the last file was deleted */
+	bool indexes;       /* indexes are being deleted, else the other files */
 	ckpt_task_fn *then; /* after the last look */
 	struct ckpt_buf buf;
 	char path[CKPT_PATH_MAX];
 };
 
 /*
- * Zeroed, but for what comes before the blank line. -EBUSY: the step is read just now, its tombstone is gone or
- * another one, or the job that removes it goes on from another step. -EAGAIN, of REMOVE and UNMARK: the tombstone was
- * another's, and is this one's now, as if it had just been marked; or a request to remove a file has failed before, or
- * was made again, and the tombstone stays for another grace, because that request may be under way still.
- * CKPT_EINUSE: a live process of this machine holds the store. CKPT_EFENCED: there is a later claim than `newest`. Else what the storage says. The same act
- * again goes on where it ended.
+ * The caller zeroes it and sets the fields before the blank line. Results: -EBUSY: the step is being read, its
+ * tombstone is gone or has changed, or the job that deletes it has resumed from another step. -EAGAIN (REMOVE and
+ * UNMARK): the tombstone was another process's and now is ours, as if it had just been marked; or a request to delete a
+ * file failed or was repeated, and the tombstone stays for another grace period because that request may still be
+ * carried out. CKPT_EINUSE: a live process of this machine holds the store. CKPT_EFENCED: there is a later claim than
+ * `newest`. Else the error of the storage. The same act can be called again, and continues.
  */
 void ckpt_two_phase_delete_start(struct ckpt_two_phase_delete *two_phase);
 
-/* One act in the core's own store, as a command. NULL: out of memory. Fill act, newest, generation and step. */
+/* One act in the core's own store, as a command. NULL: out of memory. Set act, newest, generation and step. */
 struct ckpt_two_phase_command {
 	struct ckpt_command command;
 	struct ckpt_two_phase_delete two_phase;

@@ -298,7 +298,7 @@ static void test_removed_by_user(void **state)
 	assert_int_equal(core_rig_remove(&s->rig, 10), 0);
 	assert_false(is_there(fixture_manifest(&s->old)));
 	core_rig_let_go(&s->rig);
-	assert_true(core_rig_logged(&s->rig, CKPT_LOG_DEBUG, "removed step 10"));
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_DEBUG, "deleted step 10"));
 	assert_int_equal(s->rig.core.stats.steps_removed, 1);
 }
 
@@ -313,11 +313,11 @@ static void test_removed_beside_retention(void **state)
 	assert_int_equal(core_rig_save(&s->rig, 40), 0);
 	assert_false(is_there(fixture_manifest(&s->oldest)));
 	assert_int_equal(core_rig_remove(&s->rig, 40), -EBUSY);
-	assert_non_null(strstr(s->rig.err.message, "or will be when"));
+	assert_non_null(strstr(s->rig.err.message, "no other good step is left, or none will be"));
 	core_rig_let_go(&s->rig);
 	assert_false(is_there(fixture_manifest(&s->old)));
 	assert_int_equal(core_rig_remove(&s->rig, 40), -EBUSY);
-	assert_non_null(strstr(s->rig.err.message, "only good one"));
+	assert_non_null(strstr(s->rig.err.message, "no other good step"));
 	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), 0);
 }
 
@@ -344,7 +344,7 @@ static void test_gone_back_to(void **state)
 static bool goes_on_from(struct scene *s, uint64_t step)
 {
 	return core_rig_remove(&s->rig, step) == -EBUSY &&
-	       strstr(s->rig.err.message, "goes on from") != NULL;
+	       strstr(s->rig.err.message, "this process has resumed from step") != NULL;
 }
 
 /* What a process goes on from nobody makes it remove before it has something of its own; all else may go. */
@@ -475,7 +475,7 @@ static void test_removed_while_claiming(void **state)
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_SYNC_DIR, .path = "gens", .hold = true});
 	assert_int_equal(core_rig_claim(&s->rig), 1);
 	assert_int_equal(core_rig_remove(&s->rig, 5), -EBUSY);
-	assert_non_null(strstr(s->rig.err.message, "is just being claimed"));
+	assert_non_null(strstr(s->rig.err.message, "this process is claiming generation"));
 	assert_false(s->rig.core.lineage->fenced);
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_remove(&s->rig, 5), 0);
