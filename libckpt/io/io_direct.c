@@ -20,7 +20,7 @@
 #define NAME_TRIES 8
 #define FILE_TRIES 64
 
-/* What the file system asks for, where it says so; the kernels that do not are content with a page. */
+/* The alignment of the file system, if the kernel reports it; kernels that do not are satisfied with a page. */
 static bool alignment_fits(int fd)
 {
 	struct statx stx;
@@ -32,13 +32,16 @@ static bool alignment_fits(int fd)
 	       stx.stx_dio_offset_align > 0 && CKPT_IO_ALIGN % stx.stx_dio_offset_align == 0;
 }
 
-/* A file that no name leads to, or whose name is gone at once. */
+/* Opens a file without a name, or one whose name is removed at once. */
 static int open_scratch(int root)
 {
 	int flags = O_RDWR | O_DIRECT | O_CLOEXEC;
 	int fd = openat(root, ".", O_TMPFILE | flags, 0600);
 
-	/* Not when something else was wrong: what cannot be removed would stay, and a new directory be one that is used. */
+	/*
+	 * After another error no file with a name is tried: it might not be removable, and a new store's directory
+	 * would not be empty.
+	 */
 	bool nameless = fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOSYS &&
 					   errno != EINVAL);
 	for (int i = 0; !nameless && fd < 0 && i < NAME_TRIES; i++) {
@@ -47,7 +50,7 @@ static int open_scratch(int root)
 			(unsigned long long)ckpt_clock_ns());
 		fd = openat(root, name, O_CREAT | O_EXCL | O_NOFOLLOW | flags, 0600);
 		bool foreign = fd < 0 && errno == EEXIST;
-		/* A file system that refuses O_DIRECT may do so after it has made the file. */
+		/* A file system may refuse O_DIRECT after it has created the file. */
 		if (!foreign)
 			(void)unlinkat(root, name, 0);
 		if (fd < 0 && !foreign)
@@ -97,7 +100,7 @@ static bool read_works(int root, char *page)
 		return false;
 	}
 	for (int i = 0; i < FILE_TRIES && !works; i++) {
-		/* The stream is this thread's alone. */
+		/* The stream belongs to this thread. */
 		const struct dirent *entry = readdir(dir); /* NOLINT(concurrency-mt-unsafe) */
 		if (!entry)
 			break;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every request as system calls, on the thread that asks. */
+/* Every request as system calls, on the calling thread. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 #include "io/io_list.h"
 #include "io/io_path.h"
 
-/* What one call moves at most: below the kernel's own limit, a multiple of every alignment. */
+/* Most bytes of one call: below the kernel's own limit, and a multiple of every alignment. */
 #define TRANSFER_MAX (UINT64_C(1) << 30)
 
 static int64_t done(int64_t r)
@@ -32,8 +32,8 @@ static int64_t do_read(const struct ckpt_io_req *req)
 }
 
 /*
- * Only regular files; O_NONBLOCK keeps the open itself from waiting for a FIFO's other end, and must
- * not stay: a ring takes it for a wish not to wait for the disk.
+ * Opens regular files only. O_NONBLOCK keeps the open from blocking on a FIFO, and is cleared afterwards, because
+ * io_uring would not wait for the disk with it.
  */
 static int64_t do_open(struct ckpt_io_req *req)
 {
@@ -55,7 +55,7 @@ static int64_t do_open(struct ckpt_io_req *req)
 		(void)close(fd);
 		return r;
 	}
-	/* Advice that is not taken costs bytes that nobody asked for. */
+	/* If the kernel ignores the advice, more bytes than requested are read. */
 	if (req->flags & CKPT_OPEN_EXACT)
 		(void)posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
 	req->size = (uint64_t)st.st_size;
@@ -63,8 +63,8 @@ static int64_t do_open(struct ckpt_io_req *req)
 }
 
 /*
- * After EINTR the descriptor is gone, as after everything else that close() may say. A lock ends with
- * the last copy of its descriptor, and a child may hold one: it is given back by name.
+ * The descriptor is closed whatever close() returns, EINTR included. The lock is released explicitly, because a child
+ * may hold a copy of the descriptor, which would keep it.
  */
 static int64_t do_close(const struct ckpt_io_req *req)
 {
@@ -75,7 +75,7 @@ static int64_t do_close(const struct ckpt_io_req *req)
 	return close(req->fd) < 0 && errno != EINTR ? -errno : 0;
 }
 
-/* Lustre without -o flock, file systems in buckets and kernels before 3.15 have each their own word for it. */
+/* Lustre without -o flock, file systems in buckets and kernels before 3.15 return different errors. */
 static int64_t lock_error(int error)
 {
 	switch (error) {
@@ -102,7 +102,7 @@ static int64_t do_lock(const struct ckpt_io_req *req)
 
 	if (fcntl(req->fd, F_OFD_SETLK, &lock) < 0)
 		return lock_error(errno);
-	/* Whoever held it before may have removed the file: such a lock guards nothing. */
+	/* The previous holder may have removed the file: a lock on it protects nothing. */
 	if (fstat(req->fd, &st) < 0)
 		return -errno;
 	if (st.st_nlink == 0)
@@ -135,15 +135,15 @@ static int64_t do_unlink(const struct ckpt_io_req *req, int flags)
 	return r;
 }
 
-/* What file systems, old kernels and filters of system calls say of a call that they do not have. */
+/* Errors of file systems, old kernels and seccomp filters for a call that they do not support. */
 static bool is_lacking(int error)
 {
 	return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP || error == EPERM;
 }
 
 /*
- * Where a file system cannot rename without replacing, a second name and the loss of the first. -EOPNOTSUPP: it can
- * do neither. -EPERM may be that, or a directory that is not to be changed.
+ * Where the file system cannot rename without replacing: link and unlink. -EOPNOTSUPP: it supports neither. -EPERM may
+ * mean that, too, or that the directory is immutable.
  */
 static int64_t rename_new(int from, const char *name, int to, const char *new_name)
 {
@@ -157,12 +157,12 @@ static int64_t rename_new(int from, const char *name, int to, const char *new_na
 			return -errno;
 		return error == EPERM ? -EPERM : -EOPNOTSUPP;
 	}
-	/* The new name is what was asked for; an old one that stays is only litter. */
+	/* The file has the new name. If the old one stays, it is harmless. */
 	(void)unlinkat(from, name, 0);
 	return 0;
 }
 
-/* A filter of system calls may know the older call alone. */
+/* A seccomp filter may allow only the older call. */
 static int64_t rename_over(int from, const char *name, int to, const char *new_name)
 {
 	if (renameat2(from, name, to, new_name, 0) == 0)
@@ -190,8 +190,7 @@ static int64_t do_rename(const struct ckpt_io_req *req)
 }
 
 /*
- * An XFS that was shut down, after an error of its disk, answers 0 to the sync of a directory whose changes
- * it has just thrown away; to a stat, EIO.
+ * After a disk error XFS shuts down: fsync of a directory whose changes it has dropped returns 0, but stat returns EIO.
  */
 static int64_t still_runs(int dir)
 {
@@ -206,7 +205,7 @@ static int64_t do_sync_dir(const struct ckpt_io_req *req)
 
 	if (fd < 0)
 		return fd;
-	/* Once: the kernel reports a failed write-back to one sync alone. */
+	/* Called once: the kernel reports a failed write-back to one fsync only. */
 	int64_t r = done(fsync(fd));
 	if (r == 0)
 		r = still_runs(fd);
@@ -229,7 +228,7 @@ static int64_t execute(struct ckpt_io_req *req)
 	case CKPT_IO_OP_READ:
 		return do_read(req);
 	case CKPT_IO_OP_FDATASYNC:
-		return done(fdatasync(req->fd)); /* once, as above */
+		return done(fdatasync(req->fd)); /* called once, as above */
 	case CKPT_IO_OP_OPEN:
 		return do_open(req);
 	case CKPT_IO_OP_CLOSE:
@@ -253,7 +252,7 @@ static int64_t execute(struct ckpt_io_req *req)
 	case CKPT_IO_OP_LIST:
 		return do_list(req);
 	case CKPT_IO_OP_FORGET:
-		return 0; /* nothing is registered with this thread */
+		return 0; /* this backend registers nothing */
 	}
 	return -EINVAL;
 }

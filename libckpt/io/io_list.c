@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a directory, in an order that does not depend on the file system. */
+/* Lists a directory, in an order that does not depend on the file system. */
 #include "io/io_list.h"
 
 #include <dirent.h>
@@ -18,7 +18,7 @@ static int read_names(DIR *dir, struct ckpt_buf *names, size_t *ret_count)
 
 	for (;;) {
 		errno = 0;
-		/* The stream is this thread's alone. */
+		/* The stream belongs to this thread. */
 		const struct dirent *entry = readdir(dir); /* NOLINT(concurrency-mt-unsafe) */
 		if (!entry) {
 			*ret_count = count;

@@ -35,8 +35,8 @@ static int open_beneath(int root, const char *path, int flags, mode_t mode)
 }
 
 /*
- * Where openat2() is missing or filtered. Each directory on the way is opened without following a
- * link, and none of them is "..", so the walk cannot leave `root`.
+ * For kernels without openat2(), or with a filter. Opens each directory of the path without following links, and none
+ * of them is "..", so it cannot leave `root`.
  */
 static int open_by_steps(int root, const char *path, int flags, mode_t mode)
 {
@@ -70,7 +70,7 @@ int ckpt_io_path_open(int root, const char *path, int flags, mode_t mode)
 	if (strcmp(path, ".") != 0 && !ckpt_io_path_valid(path))
 		return -EINVAL;
 	int fd = open_beneath(root, path, flags, mode);
-	/* EPERM is what a filter of system calls says, as well as the file system itself. */
+	/* EPERM comes from a seccomp filter, or from the file system itself. */
 	if (fd == -ENOSYS || fd == -EPERM)
 		fd = open_by_steps(root, path, flags, mode);
 	return fd;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pool of threads that may wait for the disk, and can be left behind when it does not answer. */
+/* A pool of threads that may block on the disk. It can be abandoned while the disk does not respond. */
 #include "io/io_pool.h"
 
 #include <errno.h>
@@ -62,7 +62,7 @@ static int start_workers(struct ckpt_io_pool *pool, unsigned threads, const char
 			pthread_mutex_lock(&pool->lock);
 			pool->running--;
 			pthread_mutex_unlock(&pool->lock);
-			/* Fewer are slower, and no less right. */
+			/* Fewer threads are slower, but work. */
 			return pool->threads > 0 ? 0 : r;
 		}
 		pool->threads++;

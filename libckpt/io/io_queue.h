@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests in a row, linked through themselves. */
+/* A queue of requests, linked through the requests. */
 #ifndef CKPT_IO_IO_QUEUE_H
 #define CKPT_IO_IO_QUEUE_H
 

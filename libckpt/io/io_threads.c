@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The backend that works everywhere: pread and pwrite on threads. Bytes and names have threads of
- * their own, so that a lookup does not stand in line behind blocks.
+ * The portable backend: pread and pwrite on threads. Metadata operations have a pool of their own, so that they do not
+ * wait behind transfers.
  */
 #include <errno.h>
 
@@ -35,7 +35,7 @@ static int threads_close(struct ckpt_io *io, int timeout_ms)
 
 	int r = ckpt_io_pool_close(t->data, deadline_ns);
 	int files = ckpt_io_pool_close(t->files, deadline_ns);
-	/* A pool that is left behind has all that it needs. */
+	/* A pool that stays allocated does not need this struct. */
 	ckpt_free(t);
 	return r < 0 ? r : files;
 }

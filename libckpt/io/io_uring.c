@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The backend for io_uring. One thread owns the ring: it takes what was submitted, keeps up to
- * `depth` transfers and syncs at the kernel, and hands back what is complete. Everything that has no
- * place in a ring, or may block one, is done by a small pool. Nothing is ever linked: what must come
- * after something else is submitted after it.
+ * The io_uring backend. One thread owns the ring: it takes submitted requests, keeps up to `depth` transfers and syncs
+ * in flight, and returns completed ones. Operations that the ring does not support, or that might block it, run in a
+ * small pool. Requests are never linked: the caller submits the next one when the first has completed.
  */
 #include <errno.h>
 #include <liburing.h>
@@ -19,15 +18,16 @@
 #include "io/io_queue.h"
 
 #define FILE_THREADS 2
-/* How often the kernel may say "again" before a thread waits for it instead. */
+/* How often the kernel may return EAGAIN before a thread of the pool does the request instead. */
 #define TRIES_MAX    64
-/* Registered buffers that a kernel takes. */
+/* Most registered buffers that a kernel accepts. */
 #define SLOTS_MAX    (1U << 14)
 #define TRANSFER_MAX (UINT64_C(1) << 30)
 #define RETRY_NS     10000000
 
 enum slot_state {
-	SLOT_NEW = 0, /* not used yet, so perhaps without pages: registering would make them */
+	/* Not used yet: its pages may not exist, and registering would allocate them. */
+	SLOT_NEW = 0,
 	SLOT_FIXED,
 	SLOT_PLAIN, /* it could not be registered */
 };
@@ -36,17 +36,17 @@ struct uring_io {
 	struct ckpt_io io;
 	struct ckpt_io_pool *files;
 	pthread_t thread;
-	int wake_fd; /* eventfd: something changed that is guarded by lock */
+	int wake_fd; /* eventfd: state guarded by lock has changed */
 	unsigned depth;
 
-	/* The ring thread's. */
+	/* Owned by the ring thread. */
 	struct io_uring ring;
 	struct ckpt_io_queue waiting;
-	unsigned in_flight; /* in the ring, without the poll of wake_fd */
+	unsigned in_flight; /* requests in the ring, without the poll of wake_fd */
 	bool wake_armed;
 	int ring_error;
 
-	/* Staging; the ring thread's once it is registered. */
+	/* Staging; owned by the ring thread once it is registered. */
 	char *slots;
 	size_t slot_size;
 	unsigned slot_count;
@@ -55,12 +55,14 @@ struct uring_io {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
 	struct ckpt_io_queue incoming; /* guarded by lock */
-	int answer;                    /* to what was asked; guarded by lock */
-	bool asked;                    /* set up the ring, then: register slots; guarded by lock */
-	bool closing;                  /* guarded by lock */
-	bool left;                     /* close has given up waiting; guarded by lock */
-	bool ended;                    /* the ring thread takes nothing any more; guarded by lock */
-	unsigned lost;                 /* requests that it cannot hear of; guarded by lock */
+	int answer;                    /* result of the last `asked`; guarded by lock */
+	/* The ring thread is to set up the ring, or to register slots; guarded by lock. */
+	bool asked;
+	bool closing; /* guarded by lock */
+	bool left;    /* close has given up waiting; guarded by lock */
+	bool ended;   /* the ring thread takes no more requests; guarded by lock */
+	/* Requests whose completion cannot be received; guarded by lock. */
+	unsigned lost;
 };
 
 static void wake(struct uring_io *u)
@@ -71,11 +73,11 @@ static void wake(struct uring_io *u)
 	CKPT_ASSERT(written == (ssize_t)sizeof(one));
 }
 
-/* Setting up. */
+/* Setup. */
 
 /*
- * A ring may get the addresses of one that another engine of the process has closed. The kernel orders the two
- * where ThreadSanitizer does not see it; so this does, after the one is there and before the other goes.
+ * A ring may be mapped at the addresses of one that another engine has closed. The kernel orders the two, but
+ * ThreadSanitizer cannot see that. So this lock orders them, after the mapping and before the unmapping.
  */
 static void order_rings(void)
 {
@@ -91,8 +93,8 @@ static void drop_ring(struct uring_io *u)
 }
 
 /*
- * Completions are worked off by the thread that waits for them, in the call in which it waits: where
- * the kernel knows that (6.1), nobody is interrupted for one.
+ * The waiting thread handles completions within its system call. On kernels that support this (6.1), no thread is
+ * interrupted for a completion.
  */
 static int init_ring(struct uring_io *u)
 {
@@ -110,7 +112,7 @@ static int init_ring(struct uring_io *u)
 	if (r < 0)
 		return r;
 	order_rings();
-	/* Without these a completion can be lost, or a wait cannot end. */
+	/* Without these features a completion could be lost, or a wait could not time out. */
 	unsigned needed = IORING_FEAT_NODROP | IORING_FEAT_EXT_ARG;
 	r = (params.features & needed) == needed ? 0 : -ENOSYS;
 	if (r == 0)
@@ -129,7 +131,7 @@ static int register_slot(struct uring_io *u, unsigned slot)
 	return r == 1 ? 0 : r < 0 ? r : -EINVAL;
 }
 
-/* A table without entries, and one slot, to see whether there is memory that may be locked. */
+/* Registers an empty table and one slot, to test whether memory may be locked. */
 static int register_table(struct uring_io *u)
 {
 	int r = io_uring_register_buffers_sparse(&u->ring, u->slot_count);
@@ -151,7 +153,7 @@ static void give_answer(struct uring_io *u, int answer)
 	pthread_mutex_unlock(&u->lock);
 }
 
-/* Waits for the answer to what was asked with the lock held. */
+/* Waits for the ring thread's answer. Call it with the lock held. */
 static int take_answer(struct uring_io *u)
 {
 	while (u->asked && !u->ended)
@@ -161,7 +163,7 @@ static int take_answer(struct uring_io *u)
 
 /* The ring thread. */
 
-/* Takes what has come in. False: it is to end. */
+/* Takes submitted requests. False: the thread must end. */
 static bool take_work(struct uring_io *u)
 {
 	bool asked;
@@ -180,7 +182,7 @@ static bool take_work(struct uring_io *u)
 	return !end;
 }
 
-/* Whether `req` lies in a registered slot. Registers it if this is the slot's first use. */
+/* Whether the buffer of `req` is in a registered slot. Registers the slot on its first use. */
 static bool is_fixed(struct uring_io *u, const struct ckpt_io_req *req)
 {
 	if (!u->slot_states || req->slot < 0 || (unsigned)req->slot >= u->slot_count)
@@ -194,7 +196,7 @@ static bool is_fixed(struct uring_io *u, const struct ckpt_io_req *req)
 	return u->slot_states[req->slot] == SLOT_FIXED;
 }
 
-/* The pages of a slot that is registered are there for as long as it is. What could not be registered may be, later. */
+/* A registered slot's pages stay allocated. A slot that could not be registered may be tried again later. */
 static int forget_slot(struct uring_io *u, unsigned slot)
 {
 	struct iovec none = {0};
@@ -257,7 +259,7 @@ static void fill_ring(struct uring_io *u)
 	}
 }
 
-/* Submits, and waits for a completion. Negative: the ring cannot be used any more. */
+/* Submits, and waits for a completion. Negative: the ring is unusable. */
 static int enter_ring(struct uring_io *u)
 {
 	struct __kernel_timespec pause = {.tv_nsec = RETRY_NS};
@@ -268,7 +270,7 @@ static int enter_ring(struct uring_io *u)
 		return 0;
 	if (r != -EAGAIN && r != -EBUSY && r != -ENOMEM)
 		return r;
-	/* The kernel lacks memory for more requests: completions free some. */
+	/* The kernel is out of memory for requests: wait for completions, which free some. */
 	(void)io_uring_wait_cqe_timeout(&u->ring, &cqe, &pause);
 	return 0;
 }
@@ -295,7 +297,7 @@ static void take_wake(struct uring_io *u, int result)
 	u->wake_armed = false;
 	if (result < 0 && result != -EAGAIN && result != -EINTR)
 		u->ring_error = result;
-	/* Nothing to read: a wake that was counted before. */
+	/* Nothing to read: the wakeup was consumed earlier. */
 	ssize_t got = read(u->wake_fd, &count, sizeof(count));
 	(void)got;
 }
@@ -319,7 +321,7 @@ static void reap(struct uring_io *u)
 	io_uring_cq_advance(&u->ring, count);
 }
 
-/* Takes back what the kernel has not seen. */
+/* Takes back requests that the kernel has not seen. */
 static void unsubmit(struct uring_io *u)
 {
 	struct io_uring_sq *sq = &u->ring.sq;
@@ -334,8 +336,8 @@ static void unsubmit(struct uring_io *u)
 }
 
 /*
- * The kernel does not let us use the ring any more (a filter of system calls that came after us). The
- * pool does what is left; what the kernel has is out of reach.
+ * The ring is unusable, for example because of a seccomp filter that was installed later. The pool takes the remaining
+ * requests; those in the kernel are lost.
  */
 static void end_broken(struct uring_io *u)
 {
@@ -470,7 +472,7 @@ static const struct ckpt_io_ops uring_ops = {
 	.close = uring_close,
 };
 
-/* Starts the ring thread and waits for what it says of its ring. */
+/* Starts the ring thread and waits until it has set up its ring. */
 static int start_ring(struct uring_io *u)
 {
 	u->asked = true;

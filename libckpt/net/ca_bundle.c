@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CA certificates. Where libcurl was built says nothing about the machine that it runs on: a program with
- * libcurl inside looks in the places of all distributions.
+ * Finds CA certificates. libcurl's built-in path is that of the build machine, so a program that contains libcurl looks
+ * in the places of all distributions.
  */
 #include "net/ca_bundle.h"
 
@@ -35,7 +35,7 @@ static int name_file(const char *path, const char *origin, struct ckpt_error *er
 		path, origin, ckpt_code_text(code));
 }
 
-/* 1: no variable says where. */
+/* 1: no variable is set. */
 static int by_environment(
 	const struct ckpt_http_config *config, struct ckpt_error *err, struct ckpt_ca_bundle *trust)
 {

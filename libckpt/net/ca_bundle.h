@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose word servers' certificates are taken on: a file of CA certificates, or a directory of them. */
+/* The CA certificates that servers are verified with: a file or a directory. */
 #ifndef CKPT_NET_CA_BUNDLE_H
 #define CKPT_NET_CA_BUNDLE_H
 
 #include "net/http.h"
 
-/* What people can do about it. */
+/* Advice for error messages. */
 #define CKPT_CA_BUNDLE_ADVICE "AWS_CA_BUNDLE names a file of CA certificates"
 
 struct ckpt_ca_bundle {
@@ -14,8 +14,8 @@ struct ckpt_ca_bundle {
 };
 
 /*
- * What the configuration names, else its environment, else where distributions have it. That there is none is no
- * error: http needs none. That what is named cannot be read is one.
+ * Looks in the configuration, then in the environment, then in the places of distributions. Finding none is no error,
+ * because http needs none. A named file that cannot be read is an error.
  */
 int ckpt_ca_bundle_find(const struct ckpt_http_config *config, struct ckpt_error *err,
 	struct ckpt_ca_bundle *ret_trust);

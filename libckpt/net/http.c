@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The only callers of the members of struct ckpt_http_ops, and the reading of an answer's headers. */
+/* The only callers of the members of struct ckpt_http_ops, and parsing of response headers. */
 #include "net/http.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client over libcurl: who stands in line, and the threads that take from it. Each thread takes its share of
- * what may be under way at once; whoever leaves something in line that another may take wakes that one.
+ * The libcurl client: the queue, and the threads that take requests from it. Each thread handles its share of the
+ * requests in flight. A thread that leaves a request for another one wakes it.
  */
 #include "net/http_curl.h"
 
@@ -34,7 +34,7 @@ static void poke_all(struct http_client *client)
 		http_poke(&client->threads[i]);
 }
 
-/* The rest is with the lock held. */
+/* The functions below are called with the lock held. */
 
 static void put_last(struct http_client *client, struct ckpt_http_req *req)
 {
@@ -70,7 +70,7 @@ static bool has_room(const struct http_thread *thread)
 	return client->active < client->limit && thread->count < share;
 }
 
-/* Somebody who may take what is first in line; NULL: nobody may. */
+/* An idle thread that may take the first request; NULL: there is none. */
 static struct http_thread *find_idle(struct http_client *client)
 {
 	if (!client->head || client->active >= client->limit)
@@ -99,7 +99,7 @@ struct ckpt_http_req *http_take(struct http_thread *thread, struct http_transfer
 		client->active++;
 		thread->count++;
 	}
-	/* The next may be for another. */
+	/* The next request may be for another thread. */
 	other = find_idle(client);
 	pthread_mutex_unlock(&client->lock);
 	if (other && other != thread && !atomic_load(&other->poked))
@@ -132,7 +132,7 @@ static void refuse(
 	ckpt_inbox_push(client->http.inbox, &req->node);
 }
 
-/* In a fork's child the threads are not there, and a lock may be held for ever. */
+/* In a forked child the threads do not exist, and a lock may be held forever. */
 static bool is_foreign(const struct http_client *client)
 {
 	return client->forks != ckpt_fork_count();
@@ -241,7 +241,7 @@ static void curl_close(struct ckpt_http *http)
 		if (client->threads[i].started)
 			(void)pthread_join(client->threads[i].thread, NULL);
 	}
-	/* The threads asked it to their end. No lookup wakes one after this. */
+	/* The threads have used it until their end. No lookup wakes a thread after this. */
 	ckpt_resolver_close(client->resolver);
 	CKPT_ASSERT(!client->head && client->active == 0);
 	free_client(client);
@@ -259,8 +259,8 @@ static pthread_once_t initialised = PTHREAD_ONCE_INIT;
 static CURLcode init_result;
 
 /*
- * Before anything else of ours uses OpenSSL, for the first to do so decides: threads may still be in it when the
- * process exits. Never undone: others in this process may use libcurl, too.
+ * Called before any other use of OpenSSL, whose first user decides its options: threads may still use it at exit. Never
+ * undone, because others in this process may use libcurl.
  */
 static void initialise(void)
 {
@@ -279,20 +279,21 @@ static int check_curl(struct ckpt_error *err)
 
 	(void)pthread_once(&initialised, initialise);
 	if (init_result != CURLE_OK)
-		return ckpt_fail(err, CKPT_EUNSUPPORTED, "libcurl cannot be used: %s",
+		return ckpt_fail(err, CKPT_EUNSUPPORTED, "cannot initialise libcurl: %s",
 			curl_easy_strerror(init_result));
 	version = curl_version_info(CURLVERSION_NOW);
 	if (!(version->features & CURL_VERSION_ASYNCHDNS))
 		return ckpt_fail(err, CKPT_EUNSUPPORTED,
-			"libcurl %s waits while it looks up names (AsynchDNS is off); install one "
-			"that does not",
+			"libcurl %s blocks while it resolves names (it lacks AsynchDNS): install "
+			"one with AsynchDNS",
 			version->version);
 	if (!(version->features & CURL_VERSION_SSL))
-		return ckpt_fail(err, CKPT_EUNSUPPORTED, "libcurl %s has no TLS", version->version);
+		return ckpt_fail(err, CKPT_EUNSUPPORTED,
+			"libcurl %s was built without TLS: install one with it", version->version);
 	return 0;
 }
 
-/* Some name is known now. */
+/* A lookup has ended. */
 static void name_told(void *user)
 {
 	poke_all(user);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The client over libcurl, in parts: http_curl.c has the line and the threads, http_curl_loop.c what a thread
- * does, http_curl_transfer.c one request and what libcurl calls for it, http_curl_result.c what became of it.
+ * The libcurl client: http_curl.c has the queue and the threads, http_curl_loop.c the loop of a thread,
+ * http_curl_transfer.c a request and libcurl's callbacks, http_curl_result.c its result.
  */
 #ifndef CKPT_NET_HTTP_CURL_H
 #define CKPT_NET_HTTP_CURL_H
@@ -23,49 +23,49 @@
 enum http_state {
 	HTTP_QUEUED = 1,
 	HTTP_ACTIVE,
-	HTTP_DONE, /* the client has let go of it */
+	HTTP_DONE, /* returned by the client */
 };
 
 struct http_thread;
 
-/* A request that is under way. Its thread's, but for what is guarded. */
+/* A request in flight. Owned by its thread, except what is guarded by the lock. */
 struct http_transfer {
-	struct http_transfer *next; /* of its thread, or of those to be used again */
+	struct http_transfer *next; /* in the list of its thread, or of spare ones */
 	struct http_transfer *prev;
 	struct http_thread *thread;
 	struct ckpt_http_req *req;
 	CURL *easy;
 	struct curl_slist *headers;
 	struct curl_slist *resolve;
-	char why[CURL_ERROR_SIZE]; /* libcurl's words */
+	char why[CURL_ERROR_SIZE]; /* libcurl's error text */
 	bool cancelled;            /* guarded by the client's lock */
-	bool dropped;              /* that was seen */
-	bool attached;             /* to the multi handle */
+	bool dropped;              /* the cancellation was seen */
+	bool attached;             /* added to the multi handle */
 	bool resolving;
 
-	/* Who is asked. */
+	/* The server. */
 	char host[HTTP_HOST_MAX];
-	char first_address[48]; /* the one tried first; "": not resolved here */
+	char first_address[48]; /* the one tried first; "": not resolved by this client */
 	unsigned port;
 	bool https;
 	bool proxied;
 
-	/* The answer so far. */
+	/* The response so far. */
 	struct ckpt_http_head head;
 	struct ckpt_buf reply;
 	uint64_t header_bytes;
 	uint64_t received;
-	int failure;               /* why a callback has ended it; 0: it has not */
+	int failure;               /* code of a callback that ended it; 0: none */
 	const char *failure_words; /* static */
 	uint64_t body_at;
-	unsigned sendings; /* how often it was about to be sent */
+	unsigned sendings; /* how often it was sent or about to be */
 
 	/* Time. */
 	struct ckpt_http_limits limits;
 	uint64_t begun_ns;
-	uint64_t moved_ns; /* when bytes were last seen to move */
-	uint64_t moved;    /* how many had, then */
-	uint64_t paid_ns;  /* paused until then, by the cap; 0: it is not */
+	uint64_t moved_ns; /* when bytes last moved */
+	uint64_t moved;    /* count of moved bytes at that time */
+	uint64_t paid_ns;  /* paused until then by the rate limit; 0: not paused */
 };
 
 /* A thread with a multi handle of its own. */
@@ -77,12 +77,12 @@ struct http_thread {
 	struct http_transfer *active;
 	struct http_transfer *spare; /* enough for its share */
 	uint64_t checked_ns;
-	uint64_t due_ns; /* when the next limit is reached, or a pause ends */
+	uint64_t due_ns; /* when the next time limit or pause ends */
 	bool started;
-	bool has_room; /* one has ended since it has last taken any */
+	bool has_room; /* a request has ended since it last took any */
 
-	atomic_bool poked; /* something is there to be taken */
-	unsigned count;    /* requests that it has; guarded by the client's lock */
+	atomic_bool poked; /* there may be a request to take */
+	unsigned count;    /* its requests in flight; guarded by the client's lock */
 };
 
 struct http_client {
@@ -99,10 +99,11 @@ struct http_client {
 	pthread_mutex_t lock;
 	struct ckpt_http_req *head; /* guarded by lock */
 	struct ckpt_http_req *tail; /* guarded by lock */
-	unsigned limit;             /* requests under way at once; guarded by lock */
+	unsigned limit;             /* most requests in flight; guarded by lock */
 	unsigned active;            /* guarded by lock */
-	unsigned turn;              /* the thread that is told of the next; guarded by lock */
-	bool closing;               /* guarded by lock */
+	/* The thread that is woken for the next request; guarded by lock. */
+	unsigned turn;
+	bool closing; /* guarded by lock */
 
 	unsigned thread_count;
 	struct http_thread threads[];
@@ -110,9 +111,9 @@ struct http_client {
 
 /* http_curl.c */
 void http_poke(struct http_thread *thread);
-/* The next in line that this thread may take; NULL: there is none, or others have to end first. */
+/* The next request for this thread; NULL: there is none, or others must end first. */
 struct ckpt_http_req *http_take(struct http_thread *thread, struct http_transfer *transfer);
-/* Hands it back, and forgets it. `transfer` as it was taken. */
+/* Returns the request to its owner and resets `transfer`. */
 void http_give_back(struct http_thread *thread, struct ckpt_http_req *req);
 
 /* http_curl_loop.c */
@@ -121,19 +122,19 @@ void *http_loop(void *argument);
 /* http_curl_transfer.c */
 struct http_transfer *http_transfer_make(struct http_thread *thread);
 void http_transfer_free(struct http_transfer *transfer);
-/* It has ended, and is attached no more: what it was given to send is cleared. */
+/* It has ended and was removed from the multi handle: clears what it was to send. */
 void http_transfer_forget(struct http_transfer *transfer);
-/* Who is asked, and whether that can be said at all; -EINVAL with failure_words. */
+/* Sets host and port from the URL; -EINVAL with failure_words. */
 int http_transfer_address(struct http_transfer *transfer);
-/* Everything is set; `addresses` may be NULL. 0, -ENOMEM, or -EINVAL with failure_words. */
+/* Sets all options; `addresses` may be NULL. 0, -ENOMEM, or -EINVAL with failure_words. */
 int http_transfer_prepare(
 	struct http_transfer *transfer, const struct ckpt_http_addresses *addresses);
-/* Bytes of the request, with its body, that the connection has taken. */
+/* Whether the connection has taken any byte of the request. */
 bool http_transfer_sent_any(const struct http_transfer *transfer);
 bool http_transfer_sent_all(const struct http_transfer *transfer);
 
 /* http_curl_result.c */
-/* Fills in the request's answer from what libcurl says. */
+/* Sets the request's result from libcurl's. */
 void http_end_by_curl(struct http_transfer *transfer, CURLcode code);
 enum http_limit {
 	HTTP_LIMIT_CONNECT = 1,

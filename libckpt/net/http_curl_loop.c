@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a thread of the client does: takes requests, lets libcurl work, keeps their limits, hands them back. It
- * waits in one place only, curl_multi_poll(), which ends when a socket is ready, a limit is due, or it is poked.
+ * The loop of a client's thread: it takes requests, runs libcurl, enforces time limits, and returns requests. It waits
+ * only in curl_multi_poll(), which ends when a socket is ready, a limit is due, or the thread is poked.
  */
 #include "net/http_curl.h"
 
@@ -12,9 +12,9 @@
 #include "base/thread.h"
 
 #define NS_PER_MS UINT64_C(1000000)
-/* How often at most limits are looked at while bytes move. */
+/* Time limits are checked at most this often while bytes move. */
 #define CHECK_NS  (20 * NS_PER_MS)
-/* Without any limit near. */
+/* Used if no limit is near. */
 #define WAIT_MS   60000
 
 static void link_active(struct http_thread *thread, struct http_transfer *t)
@@ -42,7 +42,7 @@ static void put_spare(struct http_thread *thread, struct http_transfer *t)
 	thread->spare = t;
 }
 
-/* Its answer is filled in. */
+/* Its result is set. */
 static void finish(struct http_thread *thread, struct http_transfer *t)
 {
 	struct ckpt_http_req *req = t->req;
@@ -83,7 +83,7 @@ static void attach(struct http_thread *thread, struct http_transfer *t,
 	t->attached = true;
 }
 
-/* Asks for the addresses of the host; not of one behind a proxy, nor of what libcurl knows by itself. */
+/* Resolves the host, except behind a proxy and names that libcurl resolves itself. */
 static void resolve(struct http_thread *thread, struct http_transfer *t, uint64_t now_ns)
 {
 	struct ckpt_http_addresses addresses;
@@ -118,11 +118,11 @@ static void start(struct http_thread *thread, struct http_transfer *t, uint64_t 
 		fail(thread, t, r);
 	else
 		resolve(thread, t, now_ns);
-	/* When its limits are due is not known yet. */
+	/* When its limits are due is computed later. */
 	thread->due_ns = 0;
 }
 
-/* In two steps: what ends one takes the lock. */
+/* Two passes, because ending a request takes the lock. */
 static void drop_cancelled(struct http_thread *thread)
 {
 	struct http_client *client = thread->client;
@@ -141,10 +141,10 @@ static void drop_cancelled(struct http_thread *thread)
 	}
 }
 
-/* False: there is nothing in line for this thread. */
+/* False: there is no request for this thread. */
 static bool take_one(struct http_thread *thread, uint64_t now_ns)
 {
-	/* There are as many as it may take. */
+	/* There are as many spare ones as the thread may have requests. */
 	struct http_transfer *t = thread->spare;
 	struct ckpt_http_req *req = http_take(thread, t);
 
@@ -189,7 +189,7 @@ static void reap(struct http_thread *thread)
 	}
 }
 
-/* Bytes that have moved either way. */
+/* Bytes moved in both directions. */
 static uint64_t count_moved(const struct http_transfer *t)
 {
 	curl_off_t sent = 0;
@@ -202,7 +202,7 @@ static uint64_t count_moved(const struct http_transfer *t)
 	return (uint64_t)sent + (uint64_t)head + t->header_bytes + t->received;
 }
 
-/* The limit that this one has come to; *ret_due_ns: when it will have come to one. */
+/* The limit that the request has reached; *ret_due_ns: when it will reach one. */
 static int find_limit(const struct http_transfer *t, uint64_t now_ns, uint64_t *ret_due_ns)
 {
 	uint64_t total_ns = t->begun_ns + t->limits.total_ms * NS_PER_MS;
@@ -229,7 +229,7 @@ static void look_at(struct http_thread *thread, struct http_transfer *t, uint64_
 	uint64_t moved = count_moved(t);
 	uint64_t due_ns;
 
-	/* What the cap holds back does not stall. */
+	/* A pause by the rate limit is no stall. */
 	if (moved != t->moved || t->paid_ns != 0) {
 		t->moved = moved;
 		t->moved_ns = now_ns;
@@ -245,7 +245,7 @@ static void look_at(struct http_thread *thread, struct http_transfer *t, uint64_
 	thread->due_ns = ckpt_min_u64(thread->due_ns, due_ns);
 }
 
-/* Those that the cap holds back go on when what was taken is paid for. */
+/* Continues requests whose pause has ended. */
 static void go_on(struct http_thread *thread, uint64_t now_ns)
 {
 	const struct http_client *client = thread->client;
@@ -258,7 +258,7 @@ static void go_on(struct http_thread *thread, uint64_t now_ns)
 		if (t->paid_ns == 0 || t->paid_ns > now_ns)
 			continue;
 		t->paid_ns = 0;
-		/* What libcurl has kept meanwhile comes now, and may be refused. */
+		/* libcurl delivers what it has kept meanwhile, and a callback may refuse it. */
 		CURLcode code = curl_easy_pause(t->easy, CURLPAUSE_CONT);
 		if (code == CURLE_OK && t->failure == 0)
 			continue;
@@ -277,7 +277,7 @@ static void check_limits(struct http_thread *thread)
 	uint64_t now_ns = ckpt_clock_ns();
 
 	if (now_ns < thread->checked_ns + CHECK_NS && now_ns < thread->due_ns) {
-		/* What has moved since is seen then. */
+		/* Bytes that have moved are counted first. */
 		if (thread->active)
 			thread->due_ns =
 				ckpt_min_u64(thread->due_ns, thread->checked_ns + CHECK_NS);
@@ -332,7 +332,7 @@ void *http_loop(void *argument)
 		(void)curl_multi_perform(thread->multi, &running);
 		reap(thread);
 		check_limits(thread);
-		/* Whoever has ended, in whatever way, has left room for another. */
+		/* Every request that ended has freed a place for another. */
 		if (!thread->has_room && !atomic_load(&thread->poked))
 			(void)curl_multi_poll(thread->multi, NULL, 0, wait_ms(thread), NULL);
 	}

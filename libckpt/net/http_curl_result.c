@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What became of a request: its answer, or a code with words. No words hold more of a URL than host and port. */
+/*
+ * The result of a request: its response, or a code with a message. No message contains more of a URL than host and
+ * port.
+ */
 #include "net/http_curl.h"
 
 #include <errno.h>
@@ -15,7 +18,7 @@
 
 #define WHO_MAX 352
 
-/* "host:port", with the address if it is another. */
+/* "host:port", and the address if it is different. */
 static const char *who(const struct http_transfer *t, char text[WHO_MAX])
 {
 	bool brackets = strchr(t->host, ':') != NULL;
@@ -48,7 +51,7 @@ static void note_peer(struct http_transfer *t)
 		address, brackets ? "]" : "", port);
 }
 
-/* An address that another had to stand in for comes last from now on. */
+/* The first address did not answer and another did: it comes last from now on. */
 static void note_address(struct http_transfer *t, bool connected)
 {
 	char *address = NULL;
@@ -64,7 +67,7 @@ static void note_address(struct http_transfer *t, bool connected)
 		t->thread->client->resolver, t->host, t->first_address, ckpt_clock_ns());
 }
 
-/* The words are there already. */
+/* The message is already set. */
 static void set_failure(struct http_transfer *t, int code)
 {
 	struct ckpt_http_req *req = t->req;
@@ -122,14 +125,14 @@ void http_end_by_limit(struct http_transfer *t, enum http_limit limit)
 			who(t, text), seconds(t->limits.stall_ms), t->received);
 		break;
 	case HTTP_LIMIT_TOTAL:
-		END(t, -ETIMEDOUT, "the request to %s was not done within %g s", who(t, text),
+		END(t, -ETIMEDOUT, "the request to %s was not completed within %g s", who(t, text),
 			seconds(t->limits.total_ms));
 		break;
 		CKPT_ASSERT_NO_OTHER;
 	}
 }
 
-/* The system's words for what ended the connection; else libcurl's phrase, which names nobody. */
+/* The system's error that ended the connection, else libcurl's general text, which contains no names. */
 static const char *reason(const struct http_transfer *t, CURLcode code)
 {
 	long number = 0;
@@ -146,9 +149,10 @@ static void end_certificate(struct http_transfer *t, CURLcode code)
 	const char *from = trust->file ? trust->file : trust->directory;
 	char text[WHO_MAX];
 
-	/* libcurl's words are of the certificate alone. */
+	/* libcurl's text is about the certificate only. */
 	END(t, CKPT_EAUTH,
-		"%s shows a bad certificate: %s; CAs are from %s, " CKPT_CA_BUNDLE_ADVICE,
+		"the certificate of %s cannot be verified: %s; CAs are from "
+		"%s, " CKPT_CA_BUNDLE_ADVICE,
 		who(t, text), t->why[0] ? t->why : curl_easy_strerror(code), from ? from : "-");
 }
 
@@ -156,7 +160,7 @@ static void end_trust(struct http_transfer *t)
 {
 	const struct ckpt_ca_bundle *trust = &t->thread->client->trust;
 
-	END(t, CKPT_EAUTH, "%s has no CA certificates that can be used; " CKPT_CA_BUNDLE_ADVICE,
+	END(t, CKPT_EAUTH, "%s contains no usable CA certificates; " CKPT_CA_BUNDLE_ADVICE,
 		trust->file ? trust->file : trust->directory);
 }
 
@@ -173,12 +177,11 @@ static void end_partial(struct http_transfer *t)
 			who(t, text), t->received, (uint64_t)length);
 	else
 		END(t, CKPT_ENETWORK,
-			"%s closed the connection in the middle of the answer, after %" PRIu64
-			" bytes",
+			"%s closed the connection during the answer, after %" PRIu64 " bytes",
 			who(t, text), t->received);
 }
 
-/* Before a byte of the request. */
+/* Fails before any byte of the request was sent. */
 static void end_unconnected(struct http_transfer *t, CURLcode code)
 {
 	char text[WHO_MAX];
@@ -203,8 +206,7 @@ static void end_proxied(struct http_transfer *t, CURLcode code)
 	(void)curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &status);
 	if (status != 0 && status != 200)
 		END(t, status == 407 ? CKPT_EAUTH : CKPT_ENETWORK,
-			"the proxy refuses a connection to %s: it answers %ld", who(t, text),
-			status);
+			"the proxy refuses a connection to %s: status %ld", who(t, text), status);
 	else
 		END(t, CKPT_ENETWORK, "the connection to %s broke: %s", who(t, text),
 			reason(t, code));
@@ -221,7 +223,7 @@ static void end_failed(struct http_transfer *t, CURLcode code)
 		end_unconnected(t, code);
 		break;
 	case CURLE_OPERATION_TIMEDOUT:
-		/* The only time that libcurl keeps. */
+		/* The only time limit that libcurl enforces itself. */
 		http_end_by_limit(t, HTTP_LIMIT_CONNECT);
 		break;
 	case CURLE_PEER_FAILED_VERIFICATION:
@@ -232,7 +234,7 @@ static void end_failed(struct http_transfer *t, CURLcode code)
 		end_trust(t);
 		break;
 	case CURLE_SSL_CONNECT_ERROR:
-		END(t, CKPT_ENETWORK, "no TLS with %s: %s", who(t, text),
+		END(t, CKPT_ENETWORK, "TLS with %s failed: %s", who(t, text),
 			t->why[0] ? t->why : curl_easy_strerror(code));
 		break;
 	case CURLE_PARTIAL_FILE:
@@ -242,24 +244,23 @@ static void end_failed(struct http_transfer *t, CURLcode code)
 		END(t, CKPT_ENETWORK, "%s closed the connection without an answer", who(t, text));
 		break;
 	case CURLE_OUT_OF_MEMORY:
-		/* libcurl says this of a line of 100 KB without an end, too. */
+		/* libcurl reports an endless line of 100 KB like this, too. */
 		if (http_transfer_sent_any(t) && t->received == 0)
 			END(t, CKPT_EFORMAT,
-				"the headers of what %s answers are too large, or there is no "
-				"memory",
+				"the headers of the answer of %s are too large, or there is not "
+				"enough memory",
 				who(t, text));
 		else
-			END(t, -ENOMEM, "there is not enough memory for a request to %s",
-				who(t, text));
+			END(t, -ENOMEM, "out of memory for a request to %s", who(t, text));
 		break;
 	case CURLE_UNSUPPORTED_PROTOCOL:
 	case CURLE_WEIRD_SERVER_REPLY:
 	case CURLE_BAD_CONTENT_ENCODING:
-		END(t, CKPT_EFORMAT, "what %s answers is not HTTP/1.1: %s", who(t, text),
+		END(t, CKPT_EFORMAT, "the answer of %s is not HTTP/1.1: %s", who(t, text),
 			curl_easy_strerror(code));
 		break;
 	case CURLE_URL_MALFORMAT:
-		END(t, -EINVAL, "the URL of a request to %s is malformed", who(t, text));
+		END(t, -EINVAL, "the URL of a request to %s is invalid", who(t, text));
 		break;
 	case CURLE_RECV_ERROR:
 	case CURLE_SEND_ERROR:
@@ -276,7 +277,7 @@ static void end_failed(struct http_transfer *t, CURLcode code)
 	}
 }
 
-/* NUL behind the last byte, and given to the receiver. */
+/* Appends a NUL, and passes the text to the receiver. */
 static bool give(struct ckpt_buf *buf, char **ret_text)
 {
 	if (!buf->data)
@@ -321,7 +322,7 @@ void http_end_by_curl(struct http_transfer *t, CURLcode code)
 	else if (code != CURLE_OK)
 		end_failed(t, code);
 	else if (t->head.status < 100)
-		END(t, CKPT_EFORMAT, "what %s answers is not HTTP/1.1", who(t, text));
+		END(t, CKPT_EFORMAT, "the answer of %s is not HTTP/1.1", who(t, text));
 	else
 		end_well(t);
 }

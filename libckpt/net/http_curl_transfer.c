@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One request as libcurl sees it: its options, and what libcurl calls for its bytes. */
+/* One request: its libcurl options and callbacks. */
 #include "net/http_curl.h"
 
 #include <arpa/inet.h>
@@ -23,7 +23,7 @@
 #define STALL_MS      30000
 #define TOTAL_MS      600000
 
-/* Sets an option; `bad` collects those that could not be. */
+/* Sets an option. `bad` records failures. */
 #define SET(option, value) (bad |= curl_easy_setopt(t->easy, (option), (value)) != CURLE_OK)
 
 struct http_transfer *http_transfer_make(struct http_thread *thread)
@@ -41,7 +41,7 @@ struct http_transfer *http_transfer_make(struct http_thread *thread)
 	return t;
 }
 
-/* They may hold tokens. */
+/* Headers may contain tokens, so they are cleared. */
 static void free_headers(struct http_transfer *t)
 {
 	for (struct curl_slist *i = t->headers; i; i = i->next)
@@ -117,7 +117,7 @@ static bool is_literal(const char *host)
 	return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
 }
 
-/* libcurl answers for it by itself; the resolvers of some systems do not. */
+/* libcurl resolves it itself; the resolvers of some systems do not. */
 static bool is_localhost(const char *host)
 {
 	static const char local[] = "localhost";
@@ -155,11 +155,12 @@ static int read_url(struct http_transfer *t, CURLU *url)
 		curl_url_get(url, CURLUPART_HOST, &host, 0) != CURLUE_OK ||
 		curl_url_get(url, CURLUPART_PORT, &port, CURLU_DEFAULT_PORT) != CURLUE_OK ||
 		(strcmp(scheme, "http") != 0 && strcmp(scheme, "https") != 0))
-		r = refuse(t, "the URL is not one of http:// or https://");
+		r = refuse(t, "the URL does not begin with http:// or https://");
 	else if (strlen(host) >= HTTP_HOST_MAX)
 		r = refuse(t, "the URL's host name is too long");
 	else if (curl_url_get(url, CURLUPART_USER, &user, 0) == CURLUE_OK)
-		r = refuse(t, "the URL has a user name in it; credentials are given otherwise");
+		r = refuse(t, "the URL contains a user name: remove it, and set credentials as the "
+			      "documentation says");
 	if (r == 0) {
 		copy_host(t, host);
 		t->port = (unsigned)strtoul(port, NULL, 10);
@@ -202,7 +203,7 @@ int http_transfer_address(struct http_transfer *t)
 	return 0;
 }
 
-/* What libcurl calls. */
+/* Callbacks. */
 
 static int stop(struct http_transfer *t, int code, const char *words)
 {
@@ -213,12 +214,12 @@ static int stop(struct http_transfer *t, int code, const char *words)
 	return 0;
 }
 
-/* Whether it may leave still, after a wait in line, for a connection, for the process to go on. */
+/* Whether it may still be sent, after it waited for its turn or for a connection, or the process was stopped. */
 static bool may_leave(struct http_transfer *t)
 {
 	if (t->req->not_after_ns == 0 || ckpt_age_clock_ns() <= t->req->not_after_ns)
 		return true;
-	(void)stop(t, -ETIMEDOUT, "the time in which it may be sent is over");
+	(void)stop(t, -ETIMEDOUT, "it was not sent within its time limit");
 	return false;
 }
 
@@ -243,7 +244,7 @@ static size_t on_read(char *buffer, size_t size, size_t count, void *user)
 	return length;
 }
 
-/* A kept connection was closed when the body was on its way: it goes again, over another. */
+/* A reused connection was closed while the body was being sent: libcurl sends it again over another one. */
 static int on_seek(void *user, curl_off_t offset, int origin)
 {
 	struct http_transfer *t = user;
@@ -265,7 +266,7 @@ static size_t keep_reply(struct http_transfer *t, const char *data, size_t lengt
 	uint64_t left = limit - ckpt_min_u64(limit, t->received);
 
 	if (limit != 0 && length > left && is_success(t))
-		return (size_t)stop(t, -EFBIG, "the answer is longer than it may be");
+		return (size_t)stop(t, -EFBIG, "the answer is longer than the limit");
 	ckpt_buf_put(&t->reply, data, ckpt_min_u64(length, left));
 	if (t->reply.failed)
 		return (size_t)stop(t, -ENOMEM, "there is not enough memory for the answer");
@@ -289,7 +290,7 @@ static size_t on_body(char *data, size_t size, size_t count, void *user)
 	if (!is_success(t) || !t->req->sink)
 		return keep_reply(t, data, length);
 	if (length > t->req->room - t->received)
-		return (size_t)stop(t, -EFBIG, "the answer is longer than what there is room for");
+		return (size_t)stop(t, -EFBIG, "the answer is longer than the buffer");
 	memcpy((char *)t->req->sink + t->received, data, length);
 	t->received += length;
 	return length;
@@ -303,7 +304,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *user)
 	if (t->req->first_byte_ns == 0)
 		t->req->first_byte_ns = ckpt_clock_ns() - t->req->submitted_ns;
 	t->header_bytes += length;
-	/* Behind the body of chunks there may be some more, which nobody has asked for. */
+	/* Trailers after a chunked body are ignored. */
 	if (t->received > 0 && t->head.answered)
 		return length;
 	ckpt_http_head_line(&t->head, line, length);
@@ -314,7 +315,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *user)
 	return length;
 }
 
-/* Children of this process do not hold the connection open. */
+/* Children of this process must not inherit the connection. */
 static curl_socket_t on_open(void *user, curlsocktype purpose, struct curl_sockaddr *address)
 {
 	int fd = socket(address->family, address->socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
@@ -335,7 +336,10 @@ static int on_close(void *user, curl_socket_t fd)
 	return close(fd);
 }
 
-/* There is a connection, and the request goes over it now; once more when it was a kept one that turned out closed. */
+/*
+ * Called when there is a connection and the request is about to be sent; again if a reused connection turned out to be
+ * closed.
+ */
 /* NOLINTNEXTLINE(readability-non-const-parameter): libcurl's type has no const */
 static int on_request(void *user, char *to, char *from, int to_port, int from_port)
 {
@@ -363,7 +367,7 @@ static bool has_header(const struct ckpt_http_req *req, const char *name)
 	return false;
 }
 
-/* A line break in a value would begin another header, or another request. */
+/* A line break in a value would start another header or request. */
 static bool is_one_line(const char *text)
 {
 	for (; *text; text++) {
@@ -392,8 +396,8 @@ static int add_request_header(struct http_transfer *t, const struct ckpt_http_he
 		return 0;
 	if (!is_one_line(header->name) || !is_one_line(header->value) ||
 		strpbrk(header->name, ":; \t") || header->name[0] == 0)
-		return refuse(t, "a header of the request has a line break, or no good name");
-	/* As libcurl wants it for one without a value. */
+		return refuse(t, "a header of the request has a line break or an invalid name");
+	/* libcurl's syntax for a header without a value. */
 	ckpt_buf_printf(&line, header->value[0] ? "%s: %s" : "%s;%s", header->name, header->value);
 	r = line.failed ? -ENOMEM : add_line(t, line.data);
 	if (line.data)
@@ -404,7 +408,7 @@ static int add_request_header(struct http_transfer *t, const struct ckpt_http_he
 
 static int set_headers(struct http_transfer *t)
 {
-	/* What libcurl would add by itself. */
+	/* Headers that libcurl would add itself. */
 	static const char *const unwanted[] = {"Accept", "Content-Type", "Expect"};
 	const struct ckpt_http_req *req = t->req;
 	bool expect = req->expect && req->method == CKPT_HTTP_PUT && req->body_length > 0;
@@ -424,7 +428,7 @@ static int set_headers(struct http_transfer *t)
 	return r;
 }
 
-/* Whether `peer`, "address:port", is of that address. */
+/* Whether `peer` ("address:port") has that address. */
 static bool is_peer(const char *peer, const char *address)
 {
 	size_t length = strlen(address);
@@ -435,7 +439,7 @@ static bool is_peer(const char *peer, const char *address)
 	return strncmp(peer, address, length) == 0 && (peer[length] == ':' || peer[length] == ']');
 }
 
-/* The name is in libcurl's cache before it looks there: it never asks for one itself. */
+/* Puts the addresses into libcurl's cache, so that it does not resolve the name itself. */
 static int set_addresses(struct http_transfer *t, const struct ckpt_http_addresses *addresses)
 {
 	struct ckpt_buf line = {0};
@@ -507,7 +511,7 @@ static bool set_protocol(struct http_transfer *t)
 	SET(CURLOPT_SSL_VERIFYHOST, 2L);
 	SET(CURLOPT_CAINFO, client->trust.file);
 	SET(CURLOPT_CAPATH, client->trust.directory);
-	/* Names and the environment have been asked already: an empty text is no proxy. */
+	/* The environment has been read already: an empty text means no proxy. */
 	SET(CURLOPT_PROXY, proxy_of(t));
 	SET(CURLOPT_NOPROXY, "");
 	SET(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
@@ -529,13 +533,13 @@ static bool set_connection(struct http_transfer *t)
 	SET(CURLOPT_TCP_KEEPALIVE, 1L);
 	SET(CURLOPT_FRESH_CONNECT, t->req->apart ? 1L : 0L);
 	SET(CURLOPT_MAXAGE_CONN, (long)((client->idle_ms + 999) / 1000));
-	/* The limits are kept in the loop; this one shares the time out among the addresses. */
+	/* The loop enforces the limits. This one makes libcurl divide the time among the addresses. */
 	SET(CURLOPT_CONNECTTIMEOUT_MS, (long)t->limits.connect_ms);
 	SET(CURLOPT_UPLOAD_BUFFERSIZE, (long)(t->https ? BUFFER_HTTPS : BUFFER_HTTP));
 	SET(CURLOPT_BUFFERSIZE,
 		(long)ckpt_max_u64(ckpt_rate_piece(&client->receive, BUFFER_RECEIVE), 16384));
 #if LIBCURL_VERSION_NUM >= 0x075700
-	/* A proxy's name is looked up on a thread of libcurl, which nobody shall wait for. */
+	/* libcurl resolves a proxy's name on a thread, which must not delay the end. */
 	SET(CURLOPT_QUICK_EXIT, 1L);
 #endif
 	return !bad;
@@ -575,7 +579,7 @@ bool http_transfer_sent_any(const struct http_transfer *t)
 	(void)curl_easy_getinfo(t->easy, CURLINFO_REQUEST_SIZE, &head);
 	if (head == 0 || !t->proxied || !t->https)
 		return head > 0;
-	/* What the proxy is asked counts, too: only what went over TLS was the request. */
+	/* Bytes of the request to the proxy count, too: only bytes over TLS were the request itself. */
 	(void)curl_easy_getinfo(t->easy, CURLINFO_NUM_CONNECTS, &fresh);
 	(void)curl_easy_getinfo(t->easy, CURLINFO_APPCONNECT_TIME_T, &secured_us);
 	return fresh == 0 || secured_us > 0;

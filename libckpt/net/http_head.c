@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Status lines and headers. What they hold is the server's, so that nothing of it is taken for granted. */
+/* Parses status lines and headers. They come from the server, so nothing is assumed. */
 #include "net/http_head.h"
 
 #include <ctype.h>
 #include <string.h>
 
-/* "HTTP/1.1 200 OK"; 0: there is no such number. */
+/* "HTTP/1.1 200 OK"; 0: there is no valid status. */
 static int status_of(const char *line, size_t length)
 {
 	const char *digit = memchr(line, ' ', length);

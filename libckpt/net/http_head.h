@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The status and the headers of an answer, line by line as they come. */
+/* Status and headers of a response, line by line as they arrive. */
 #ifndef CKPT_NET_HTTP_HEAD_H
 #define CKPT_NET_HTTP_HEAD_H
 
@@ -9,12 +9,12 @@
 struct ckpt_http_head {
 	struct ckpt_buf text; /* "name: value\n" each, names in lower case */
 	int status;
-	bool answered; /* `status` is there, and is not one of those that come before the answer */
+	bool answered; /* `status` is that of the final response, not of an interim one */
 };
 
 /*
- * One more line, with its end. A status line begins another block: what stood before it was an interim answer's,
- * or a proxy's. What is no header, folded lines among it, is left out. text.failed: there is no memory.
+ * Adds a line, with its line end. A status line starts a new block: the previous one belonged to an interim response or
+ * a proxy. Invalid headers, folded lines included, are ignored. text.failed: out of memory.
  */
 void ckpt_http_head_line(struct ckpt_http_head *head, const char *line, size_t length);
 

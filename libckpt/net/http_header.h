@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One header of a request or an answer. */
+/* A header of a request or response. */
 #ifndef CKPT_NET_HTTP_HEADER_H
 #define CKPT_NET_HTTP_HEADER_H
 

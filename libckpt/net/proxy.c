@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Proxies: those of the configuration or of the environment, by curl's rules. */
+/* Proxies from the configuration or the environment, by curl's rules. */
 #include "net/proxy.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static int copy_variable(
 
 static int by_environment(const struct ckpt_http_config *config, struct ckpt_proxy *proxy)
 {
-	/* Not HTTP_PROXY: in a CGI program it is what the client says. */
+	/* Not HTTP_PROXY: in a CGI program it is set by the client. */
 	static const char *const http[] = {"http_proxy", "all_proxy", "ALL_PROXY", NULL};
 	static const char *const https[] = {
 		"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", NULL};
@@ -64,7 +64,7 @@ void ckpt_proxy_free(struct ckpt_proxy *proxy)
 	*proxy = (struct ckpt_proxy){0};
 }
 
-/* One of the list: a host, or a domain with all below it. */
+/* Whether an entry of the list, a host or a domain, matches the host. */
 static bool matches(const char *pattern, size_t length, const char *host)
 {
 	size_t host_length = strlen(host);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes per second: each byte moves the time forward at which the next may be taken. */
+/* Rate limit: each byte advances the time at which the next may be taken. */
 #include "net/rate.h"
 
 #define NS_PER_S  UINT64_C(1000000000)
@@ -9,7 +9,7 @@ uint64_t ckpt_rate_take(struct ckpt_rate *rate, uint64_t now_ns, uint64_t bytes)
 {
 	if (rate->bytes_per_s == 0)
 		return 0;
-	/* Nobody takes so much at once that this overflows: a buffer of libcurl. */
+	/* Cannot overflow: nobody takes more than a buffer of libcurl at once. */
 	uint64_t cost_ns = (bytes * NS_PER_S + rate->bytes_per_s - 1) / rate->bytes_per_s;
 	uint64_t oldest = now_ns > CKPT_RATE_BURST_NS ? now_ns - CKPT_RATE_BURST_NS : 0;
 	uint64_t free_ns = atomic_load(&rate->free_ns);

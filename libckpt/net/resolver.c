@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names and their addresses, and the threads that look them up. */
+/* Resolving of names, and the threads that do it. */
 #include "net/resolver.h"
 
 #include <arpa/inet.h>
@@ -12,25 +12,26 @@
 #include "base/thread.h"
 
 #define HOST_MAX 256
-/* A name that was not found is not asked for again at once: many wait for the same one. */
+/* A failed lookup is not repeated earlier, because many requests may wait for the same name. */
 #define AGAIN_NS UINT64_C(1000000000)
 
 struct name {
 	char host[HOST_MAX];
 	struct ckpt_http_addresses addresses;
-	uint64_t failed_ns[CKPT_HTTP_ADDRESSES_MAX]; /* 0: it has not */
+	uint64_t failed_ns[CKPT_HTTP_ADDRESSES_MAX]; /* 0: never */
 	uint64_t used_ns;
-	uint64_t known_ns; /* when the result of the last lookup was first seen */
-	int code;          /* of the last lookup */
-	unsigned turn;     /* the address that comes first next */
+	uint64_t known_ns; /* when the last result was first seen */
+	int code;          /* result of the last lookup */
+	unsigned turn;     /* the address that is tried first next time */
 	bool pending;
-	bool fresh; /* a lookup has ended and nobody has seen it */
+	bool fresh; /* a lookup has ended and its result was not seen yet */
 };
 
 struct ckpt_resolver {
 	struct ckpt_resolver_config config;
 	pthread_mutex_t lock;
-	unsigned users;                         /* the client and the lookups; guarded by lock */
+	/* The client and running lookups; guarded by lock. */
+	unsigned users;
 	bool closed;                            /* guarded by lock */
 	struct name names[CKPT_RESOLVER_NAMES]; /* guarded by lock */
 };
@@ -94,7 +95,7 @@ int ckpt_resolver_open(
 	return 0;
 }
 
-/* With the lock held, which it gives back. */
+/* Called with the lock held, and releases it. */
 static void let_go(struct ckpt_resolver *resolver)
 {
 	bool last = --resolver->users == 0;
@@ -124,7 +125,7 @@ static struct name *find(struct ckpt_resolver *resolver, const char *host)
 	return NULL;
 }
 
-/* In the place of the one that was not asked for the longest; NULL: all are looked up. */
+/* Replaces the name that was not used for the longest time; NULL: lookups of all names are running. */
 static struct name *make(struct ckpt_resolver *resolver, const char *host)
 {
 	struct name *oldest = NULL;
@@ -251,7 +252,7 @@ enum ckpt_resolved ckpt_resolver_ask(struct ckpt_resolver *resolver, const char 
 			begin(resolver, name);
 		result = answer(name, now_ns, ret_addresses, ret_why);
 	} else {
-		*ret_why = "too many names are being looked up, or it is too long";
+		*ret_why = "too many lookups are running, or the name is too long";
 	}
 	pthread_mutex_unlock(&resolver->lock);
 	return result;

@@ -13,7 +13,7 @@ void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, stru
 	*op = (struct ckpt_store_op){.waiter = waiter, .err = err, .slot = -1};
 }
 
-/* `path` may be the operation's own. */
+/* `path` may be op->path itself. */
 static void set_path(struct ckpt_store_op *op, const char *path)
 {
 	size_t len = strnlen(path, sizeof(op->path));
@@ -100,7 +100,7 @@ void ckpt_store_resume(struct ckpt_store *s, struct ckpt_store_op *op, const cha
 static void transfer(struct ckpt_store *s, struct ckpt_store_op *op, void *data, uint64_t length,
 	uint64_t offset, int slot)
 {
-	/* What is read through the page cache may be any bytes. */
+	/* A read through the page cache has no alignment. */
 	bool exact = op->verb == CKPT_STORE_READ && !op->object->direct;
 	uint64_t mask = exact ? 0 : s->align - 1;
 
@@ -314,8 +314,8 @@ bool ckpt_store_is_no_file(int code)
 }
 
 /*
- * Past the page cache Linux says of a medium error ENODATA and of a wrong checksum EILSEQ. File systems that have
- * their own say EBADMSG or EUCLEAN.
+ * With O_DIRECT, Linux reports a medium error as ENODATA and a wrong checksum as EILSEQ. Some file systems report
+ * EBADMSG or EUCLEAN instead.
  */
 bool ckpt_store_is_unreadable(int code)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where shards, indexes and manifests are kept. One table; store.c holds the only calls of its
- * members. Everything is asynchronous and runs on the core's thread: an operation is the caller's,
- * and the store's from its start until `done` is set and `waiter` woken.
+ * Where shards, indexes and manifests are kept. Only store.c calls the members of the table. All operations are
+ * asynchronous and run on the core's thread. The caller allocates an operation; the store owns it from its start until
+ * `done` is set and `waiter` woken.
  *
- * Paths are those of format/naming.h: relative, made by this library, never by what was read.
+ * Paths are relative, and made by format/naming.h, never taken from what was read.
  */
 #ifndef CKPT_STORE_STORE_H
 #define CKPT_STORE_STORE_H
@@ -17,100 +17,118 @@
 
 struct ckpt_s3_client;
 
-/* PUBLISH writes `path` + this + 16 hexadecimal digits, then renames; a crash may leave that behind. */
+/* PUBLISH writes to `path` + this + 16 hexadecimal digits, then renames. A crash may leave that file. */
 #define CKPT_STORE_TEMP ".tmp-"
 
 enum ckpt_store_verb {
 	CKPT_STORE_MKDIR =
-		1,         /* path. Exists already: fine. Durable on return: the parent is synced */
-	CKPT_STORE_CREATE, /* path, size -> object, unit. A new name, space reserved; -EEXIST */
-	CKPT_STORE_WRITE, /* object, data, length, offset, slot. Aligned as the store asks; whole or an error */
-	CKPT_STORE_SEAL, /* object, size. Cut to its true size and synced; the object is closed, by a failure too */
-	CKPT_STORE_ABANDON, /* object. Closed, if it is open, and unlinked, after a failure */
-	CKPT_STORE_PUT, /* path, data, length. A small new file, synced; -EEXIST. Not yet its name */
-	CKPT_STORE_SYNC, /* path: a directory. Names put into it before are durable */
-	CKPT_STORE_PUBLISH, /* path, data, length, locked -> object. Atomic create, durable on return; -EEXIST.
-	                         After another error the file may be there all the same */
-	CKPT_STORE_GET,  /* path, limit -> data, length. A small whole file; -ENOENT, -EFBIG */
-	CKPT_STORE_OPEN, /* path -> object, size. To read; -ENOENT */
-	CKPT_STORE_READ, /* object, data, length, offset, slot -> size. Aligned unless it was opened cached. Whole, but for less than `align` that the
-	                         file's end may cut off; CKPT_EINCOMPLETE when it ends earlier */
+		/* Path. Succeeds if it exists. Durable on return: the parent is synced. */
+	1,
+	/* Path, size -> object, unit. A new name, with space reserved; -EEXIST. */
+	CKPT_STORE_CREATE,
+	/* Object, data, length, offset, slot. Aligned to `align`; writes all or fails. */
+	CKPT_STORE_WRITE,
+	/* Object, size. Truncates to `size`, syncs and closes, also after a failure. */
+	CKPT_STORE_SEAL,
+	CKPT_STORE_ABANDON, /* object. Closes it if it is open, and unlinks it */
+	/* Path, data, length. A small new file, synced; -EEXIST. Its name is not durable yet. */
+	CKPT_STORE_PUT,
+	CKPT_STORE_SYNC, /* path: a directory. Makes the names in it durable */
+	/*
+	 * Path, data, length, locked -> object. Atomic create, durable on return; -EEXIST. After another error the file
+	 * may exist.
+	 */
+	CKPT_STORE_PUBLISH,
+	CKPT_STORE_GET,  /* path, limit -> data, length. A small file as a whole; -ENOENT, -EFBIG */
+	CKPT_STORE_OPEN, /* path -> object, size. For reading; -ENOENT */
+	/*
+	 * Object, data, length, offset, slot -> size. Aligned unless it was opened cached. Reads all, but for less than
+	 * `align` bytes past the end of the file; CKPT_EINCOMPLETE if the file ends earlier.
+	 */
+	CKPT_STORE_READ,
 	CKPT_STORE_CLOSE,  /* object */
 	CKPT_STORE_LIST,   /* path -> listing; -ENOENT */
-	CKPT_STORE_REMOVE, /* path -> uncertain. Is not there: fine */
-	CKPT_STORE_RMDIR,  /* path. Is not there or not empty: fine */
-	CKPT_STORE_LOCK, /* path, shared, offset, length -> object. An open-file lock; length 0: on the whole file.
-	                     -EAGAIN when held, -ENOENT */
-	CKPT_STORE_SWEEP, /* path: a directory. What ended processes have begun of files in it, and is in no listing,
-	                     goes as far as it can: a failure is logged, and none. Files: nothing is hidden, nor done */
+	CKPT_STORE_REMOVE, /* path -> uncertain. Succeeds if it does not exist */
+	CKPT_STORE_RMDIR,  /* path. Succeeds if it does not exist or is not empty */
+	/*
+	 * Path, shared, offset, length -> object. An open file description lock; length 0: on the whole file. -EAGAIN
+	 * if it is held, -ENOENT.
+	 */
+	CKPT_STORE_LOCK,
+	/*
+	 * Path: a directory. Bucket: aborts the unfinished uploads of files in it, which no listing shows; failures are
+	 * only logged. Directory: does nothing.
+	 */
+	CKPT_STORE_SWEEP,
 };
 
 /* A file that is open, or a lock that is held. */
 struct ckpt_object {
 	int fd;      /* -1: none */
-	bool direct; /* the store's: transfers must be aligned */
+	bool direct; /* set by the store: transfers must be aligned */
 	char path[CKPT_PATH_MAX];
 };
 
 struct ckpt_store;
 
 struct ckpt_store_op {
-	/* What the caller asks. */
+	/* Set by the caller. */
 	enum ckpt_store_verb verb;
 	struct ckpt_store *store;
 	struct ckpt_task *waiter; /* woken when done; NULL: nobody */
-	struct ckpt_error *err;   /* where the failure is worded; NULL: nowhere */
+	struct ckpt_error *err;   /* receives the error; NULL: none */
 	char path[CKPT_PATH_MAX];
 	struct ckpt_object *
 		object; /* in: WRITE, SEAL, ABANDON, READ, CLOSE; out: CREATE, OPEN, LOCK, PUBLISH locked */
-	void *data; /* GET allocates it: the caller frees it with ckpt_free */
+	void *data; /* GET allocates it: the caller frees it with ckpt_free() */
 	uint64_t length;
 	uint64_t offset;
 	uint64_t size;
-	uint64_t
-		unit; /* CREATE: what WRITE brings at once, but for the file's end; 0: as it likes */
+	uint64_t unit; /* CREATE: size of each WRITE but the last; 0: any */
 	int slot;
 	bool shared;   /* LOCK */
-	bool cached;   /* OPEN: through the page cache in any case */
-	bool locked;   /* PUBLISH: keep an exclusive lock on what is published, in `object` */
-	bool fleeting; /* PUBLISH: it need not outlast a power cut */
-	bool over;     /* PUBLISH: in place of what has the name, if anything has; never -EEXIST */
-	bool resume;   /* CREATE: go on with what an earlier one has begun, where the store can */
-	bool quiet;    /* -ENOENT, -EEXIST and -EAGAIN are answers, not worded failures */
+	bool cached;   /* OPEN: always through the page cache */
+	bool locked;   /* PUBLISH: keep an exclusive lock on the published file, in `object` */
+	bool fleeting; /* PUBLISH: it need not survive a power cut */
+	bool over;     /* PUBLISH: replaces an existing file; never -EEXIST */
+	bool resume;   /* CREATE: continue an unfinished earlier one, where the store can */
+	bool quiet;    /* -ENOENT, -EEXIST and -EAGAIN set no error */
 	/*
-	 * Not 0: nobody wants it any more. What waits for a server is given up then, with -ECANCELED, as soon as the
-	 * server's client is told to look (ckpt_core_give_up()); a disk is waited for. NULL: it goes on to its end.
+	 * Not 0: nobody needs the result any more. An operation that waits for a server then ends with -ECANCELED, once
+	 * the client has been told to look (ckpt_core_give_up()). One that waits for a disk continues. NULL: it is
+	 * never cancelled.
 	 */
 	const int *stop;
 	/*
-	 * REMOVE, PUT, PUBLISH: by ckpt_env_age(). It goes by what was seen, and is not asked for later, however it was held up:
-	 * -ETIMEDOUT then, and after a try that had no answer it may be done all the same. A directory removes at once. 0: whenever.
+	 * REMOVE, PUT, PUBLISH, in ckpt_env_age(): no request is sent after this time, because the decision would be
+	 * outdated. Then -ETIMEDOUT; a request that had no answer may have been carried out. A directory removes at
+	 * once. 0: no limit.
 	 */
 	uint64_t not_after_ns;
 
-	/* What the store answers. */
+	/* Set by the store. */
 	bool done;
 	int result;
 	struct ckpt_listing listing;
-	/* REMOVE: it was asked for more than once, and one of these requests may be carried out yet, though `result` is 0 */
+	/* REMOVE: more than one request was sent, and one of them may still be carried out, though `result` is 0 */
 	bool uncertain;
 
-	/* The store's. */
+	/* Private to the store. */
 	struct ckpt_task task;
 	struct ckpt_io_req req;
-	bool asked; /* req is under way */
+	bool asked; /* req is in flight */
 	struct ckpt_object temp;
 	char parent[CKPT_PATH_MAX];
 	uint64_t progress;
 	int saved;
-	void *remote; /* of one in a bucket */
+	void *remote; /* state of an operation on a bucket */
 };
 
 struct ckpt_store_ops {
 	const char *name; /* "file" */
 	const char *tier; /* "local" */
 	void (*submit)(struct ckpt_store *store, struct ckpt_store_op *op);
-	/* Frees. Nothing may be under way. */
+	/* Frees it. Nothing may be in flight. */
 	void (*close)(struct ckpt_store *store);
 };
 
@@ -123,19 +141,19 @@ struct ckpt_store {
 	uint64_t bytes_written;
 	uint64_t bytes_read;
 	const char *label; /* the store's path, for messages */
-	const char *tier;  /* what its failures say instead of the table's; NULL: that */
+	const char *tier;  /* used in errors instead of ops->tier; NULL: not */
 };
 
 /*
- * The wrappers fill the operation (which must not be under way), check it, and hand it over. The
- * completion never comes before the wrapper returns.
+ * The wrappers fill the operation (which must not be in flight), check it, and start it. It never completes before the
+ * wrapper returns.
  */
 void ckpt_store_mkdir(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
 void ckpt_store_create(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	uint64_t size, struct ckpt_object *ret_object);
 /*
- * As create, of a name that is of one content only: what an earlier one has written of it and never sealed may be
- * kept, and is not written again when WRITE brings it. A store that cannot tell begins anew.
+ * As create, for a name with only one possible content: parts that an earlier attempt has written and not sealed may be
+ * kept, and are then not written again. A store that cannot tell starts again.
  */
 void ckpt_store_resume(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	uint64_t size, struct ckpt_object *ret_object);
@@ -147,13 +165,13 @@ void ckpt_store_abandon(struct ckpt_store *s, struct ckpt_store_op *op, struct c
 void ckpt_store_put(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	const void *data, uint64_t length);
 void ckpt_store_sync(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
-/* `ret_lock` NULL: not locked. */
+/* `ret_lock` NULL: no lock. */
 void ckpt_store_publish(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	const void *data, uint64_t length, struct ckpt_object *ret_lock);
-/* As publish: whole or not at all, never over another. But after a power cut it may be empty, or gone. */
+/* As publish, but after a power cut the file may be empty or gone. */
 void ckpt_store_show(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	const void *data, uint64_t length);
-/* As publish, and whatever has the name loses it at that moment: the last one who does so has it. */
+/* As publish, but replaces an existing file. The last caller wins. */
 void ckpt_store_supersede(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	const void *data, uint64_t length);
 void ckpt_store_get(
@@ -161,8 +179,8 @@ void ckpt_store_get(
 void ckpt_store_open(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	struct ckpt_object *ret_object);
 /*
- * What several processes of this machine read goes through the page cache, and is read from the disk once; and what
- * must not be more than was asked for.
+ * For what several processes of this machine read: it goes through the page cache and is read from the disk once. Also
+ * for reads that must not be rounded up.
  */
 void ckpt_store_open_cached(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	struct ckpt_object *ret_object);
@@ -172,20 +190,20 @@ void ckpt_store_shut(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt
 void ckpt_store_list(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
 void ckpt_store_remove(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
 void ckpt_store_rmdir(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
-/* Nobody may be about to write there what is still wanted. */
+/* No other process may be writing files that are still wanted there. */
 void ckpt_store_sweep(struct ckpt_store *s, struct ckpt_store_op *op, const char *path);
 void ckpt_store_lock(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, bool shared,
 	struct ckpt_object *ret_lock);
-/* On one byte, exclusively, whether the file has so many or not: it stands for what its users have agreed on. */
+/* An exclusive lock on one byte, which need not exist in the file. Its meaning is agreed among its users. */
 void ckpt_store_lock_byte(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	uint64_t offset, struct ckpt_object *ret_lock);
 
-/* A code that says that what is there is no regular file, or too large to be what it should: damage. */
+/* Whether the code means that the path is no regular file, or that it is too large: damage. */
 bool ckpt_store_is_no_file(int code);
-/* A code of a read: the medium does not give these bytes, or not as they were written. Others may be good. */
+/* Whether a read failed because the medium cannot return these bytes. Others may be good. */
 bool ckpt_store_is_unreadable(int code);
 
-/* Prepares `op` for its first use: who is woken, where failures are worded. Keeps both, `stop` and `not_after_ns`, afterwards. */
+/* Prepares `op` for its first use. Sets waiter and err, which stay, like `stop` and `not_after_ns`. */
 void ckpt_store_op_init(struct ckpt_store_op *op, struct ckpt_task *waiter, struct ckpt_error *err);
 
 /* Frees the answer of a GET. */
@@ -193,7 +211,7 @@ void ckpt_store_drop_data(struct ckpt_store_op *op);
 /* Moves the answer of a LIST to the caller, who frees `names`. */
 struct ckpt_listing ckpt_store_take_listing(struct ckpt_store_op *op);
 
-/* Which tier it is, for error records. */
+/* The tier's name, for error records. */
 const char *ckpt_store_tier(const struct ckpt_store *store);
 /*
  * Records that `op` failed: "cannot DOING PATH in STORE", or the words of a remote store, if they are in `said` (NULL:
@@ -204,19 +222,16 @@ int ckpt_store_fail(const struct ckpt_store_op *op, const char *doing,
 
 void ckpt_store_close(struct ckpt_store *store);
 
-/*
- * The store in a directory. `root` is a descriptor of it, borrowed; `label` its path, for messages,
- * copied.
- */
+/* The store in a directory. `root` is a borrowed descriptor; `label` is its path for messages, copied. */
 int ckpt_store_file_open(struct ckpt_env *env, struct ckpt_sched *sched, struct ckpt_io *io,
 	int root, const char *label, struct ckpt_store **ret_store);
 
-/* Whether its shards are opened with O_DIRECT; as `io` has it until then. Before anything is asked of it. */
+/* Whether shards are opened with O_DIRECT; the default is that of `io`. Call it before the first operation. */
 void ckpt_store_file_set_direct(struct ckpt_store *store, bool direct);
 
 /*
- * The store in a bucket. `client` and `label` are borrowed. Parts of an upload are of
- * whole blocks: CREATE says of how many. -ENOMEM.
+ * The store in a bucket. `client` and `label` are borrowed. Parts of an upload consist of whole blocks; CREATE returns
+ * their size. -ENOMEM.
  */
 int ckpt_store_s3_open(struct ckpt_env *env, struct ckpt_sched *sched,
 	struct ckpt_s3_client *client, uint64_t block_bytes, const char *label,

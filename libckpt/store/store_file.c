@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store in a directory: its table, and what all its verbs are made of. */
+/* The store in a directory: its table, and helpers of all verbs. */
 #include "store/store_file.h"
 
 #include <errno.h>
@@ -75,7 +75,7 @@ void ckpt_file_ask_fd(struct ckpt_store_op *op, enum ckpt_io_op what, int fd)
 
 void ckpt_file_ask_lock(struct ckpt_store_op *op, int fd)
 {
-	/* PUBLISH has them of its data. */
+	/* PUBLISH uses them for its data. */
 	bool some = op->verb == CKPT_STORE_LOCK;
 
 	ask(op, (struct ckpt_io_req){.op = CKPT_IO_OP_LOCK,
@@ -129,7 +129,7 @@ static int discard_body(struct ckpt_task *task)
 		ckpt_file_ask_fd(op, CKPT_IO_OP_CLOSE, op->temp.fd);
 		CKPT_AWAIT(task, !op->asked);
 	}
-	/* Whether it works changes nothing about the failure; the name is never used again. */
+	/* If it fails, the name is still never used again. */
 	ckpt_file_ask_path(op, CKPT_IO_OP_UNLINK, op->temp.path);
 	CKPT_AWAIT(task, !op->asked);
 	return op->saved;
@@ -143,7 +143,7 @@ int ckpt_file_discard(struct ckpt_store_op *op, int code)
 	return ckpt_task_continue(&op->task, discard_body);
 }
 
-/* What is in a directory is in its listing. */
+/* Verbs with nothing to do: in a directory every file is in its listing. */
 static int at_once_body(struct ckpt_task *task)
 {
 	(void)task;

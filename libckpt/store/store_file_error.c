@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sentences for what goes wrong in the directory store: what, where, why, and what to do. */
+/* Error messages of the directory store: what, where, why, and what to do. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,14 +17,14 @@ static const struct advice advices[] = {
 	{-EDQUOT, "free space there, keep fewer steps, or have the quota raised"},
 	{-EROFS, "mount the file system writable; if it turned read-only by itself, the kernel's "
 		 "log says why"},
-	{-EACCES, "check owner and mode of the store and of what is in it"},
-	{-EPERM, "check owner, mode and attributes of the store and of what is in it"},
-	{-EIO, "the disk or its connection failed: look into the kernel's log and use another "
+	{-EACCES, "check the owner and mode of the store and of its files"},
+	{-EPERM, "check the owner, mode and attributes of the store and of its files"},
+	{-EIO, "the disk or its connection failed: see the kernel's log and use another "
 	       "disk; "
-	       "steps committed before are not touched"},
-	{-ESTALE, "the file server has lost the directory: mount it again"},
-	{-ENOTDIR, "something else is where a directory of the store should be: move it away"},
-	{-EISDIR, "a directory is where a file of the store should be: move it away"},
+	       "steps committed before are not affected"},
+	{-ESTALE, "the file server no longer has the directory: mount it again"},
+	{-ENOTDIR, "a file is in the place of a directory of the store: move it away"},
+	{-EISDIR, "a directory is in the place of a file of the store: move it away"},
 	{-ELOOP, "a symbolic link is in the way: a store holds files and directories only"},
 	{-EXDEV, "the path leads out of the store: a store holds files and directories only"},
 	{-ENXIO, "it is not a regular file: move it away"},
@@ -34,9 +34,9 @@ static const struct advice advices[] = {
 	{-ENOLCK,
 		"the file system has no locks: mount it with locks (Lustre: -o flock; NFS: without "
 		"nolock), or use another one"},
-	{-EBUSY, "something else uses it, as a file server does with a lease: end that first"},
+	{-EBUSY, "another program uses it, such as a file server with a lease: stop that first"},
 	{-EAGAIN, "another process holds it: stop that one first"},
-	{-EEXIST, "no file is ever written twice: another process is at work in this store"},
+	{-EEXIST, "no file is written twice, so another process is writing to this store"},
 	{CKPT_EINCOMPLETE, "put the file back from a copy, or use an older step"},
 };
 
@@ -46,8 +46,8 @@ static const char *find_advice(const struct ckpt_store_op *op, int code)
 		     op->verb == CKPT_STORE_PUT || op->verb == CKPT_STORE_PUBLISH;
 
 	if (code == -ENOENT)
-		return makes ? "the directory that it belongs in has gone: is the disk still "
-			       "mounted, or did something clean up there?"
+		return makes ? "its directory no longer exists: check that the disk is "
+			       "mounted and that nothing deletes files there"
 			     : NULL;
 	if (code == -EFBIG)
 		return makes || op->verb == CKPT_STORE_WRITE
@@ -55,13 +55,12 @@ static const char *find_advice(const struct ckpt_store_op *op, int code)
 				 "that takes larger files"
 			       : NULL;
 	if (code == -EPERM && op->req.op == CKPT_IO_OP_RENAME)
-		return "check owner, mode and attributes of the directory; if they are right, a "
-		       "filter of system calls (seccomp) forbids both renameat2 and link: allow "
-		       "one of them";
+		return "check the owner, mode and attributes of the directory; if they are right, "
+		       "a seccomp filter forbids both renameat2 and link: allow one of them";
 	if (code == -EOPNOTSUPP)
 		return op->req.op == CKPT_IO_OP_RENAME
-			       ? "the file system can neither rename a file without replacing "
-				 "another nor give a file a second name, and two jobs could both "
+			       ? "the file system supports neither RENAME_NOREPLACE nor "
+				 "hard links, so two jobs could both "
 				 "commit: use another file system, or for a bucket s3://"
 			       : NULL;
 	for (size_t i = 0; i < CKPT_COUNT(advices); i++)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of the directory store that are about names and locks. */
+/* Verbs of the directory store for names and locks. */
 #include <errno.h>
 
 #include "store/store_file.h"
 
 /*
- * The parent is synced even if the directory was there: whoever made it may have died before doing
- * so, and what is to be put into it would go with it.
+ * The parent is synced even if the directory exists: its creator may have died before syncing, and files put into the
+ * directory could be lost with it.
  */
 int ckpt_file_mkdir_body(struct ckpt_task *task)
 {

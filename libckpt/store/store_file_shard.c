@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of the directory store that are about large files: written once, sealed, and read. */
+/* Verbs of the directory store for large files: written once, sealed, and read. */
 #include <errno.h>
 #include <string.h>
 
 #include "store/store_file.h"
 
 #define MIB      ((double)(1 << 20))
-/* Transfers in a row that move less than the alignment: the next one says why, or none does. */
+/* Short transfers in a row, each below the alignment, before the operation fails. */
 #define IDLE_MAX 4
 
 static uint64_t align_down(uint64_t n, uint64_t to)
@@ -14,21 +14,21 @@ static uint64_t align_down(uint64_t n, uint64_t to)
 	return n & ~(to - 1);
 }
 
-/* Of what a transfer can go on at. */
+/* The alignment at which a short transfer can continue. */
 static uint64_t unit(const struct ckpt_store_op *op)
 {
 	return op->object->direct ? op->store->align : 1;
 }
 
-/* In the file, of the first byte that has not been moved. */
+/* Offset in the file of the next byte to transfer. */
 static unsigned long long position(const struct ckpt_store_op *op)
 {
 	return op->offset + op->progress;
 }
 
 /*
- * This file system does not take O_DIRECT, wherever the io found that it works: files that this store
- * opens from now on go through the cache. True if that is new.
+ * This file system refuses O_DIRECT although the io found that it works: this store opens later files through the page
+ * cache. True the first time.
  */
 static bool give_up_direct(const struct ckpt_store_op *op)
 {
@@ -45,7 +45,7 @@ static unsigned direct_flag(const struct ckpt_store_op *op)
 	return ckpt_file_store(op)->direct ? CKPT_OPEN_DIRECT : 0;
 }
 
-/* Space is reserved before the first byte: a disk that is too full says so now. */
+/* Space is reserved before the first write, so that a full disk is found early. */
 static int reserve_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_file_op(task);
@@ -56,7 +56,7 @@ static int reserve_body(struct ckpt_task *task)
 		ckpt_file_ask_length(op, CKPT_IO_OP_ALLOCATE, op->temp.fd, op->size);
 		CKPT_AWAIT(task, !op->asked);
 		r = (int)op->req.result;
-		/* Where space cannot be reserved, a write finds out. */
+		/* If the file system cannot reserve space, a write fails instead. */
 		if (r < 0 && r != -EOPNOTSUPP && r != -ENOSYS)
 			return ckpt_file_discard(
 				op, ckpt_file_fail(op, r, "reserve %.1f MiB for %s",
@@ -74,10 +74,10 @@ int ckpt_file_create_body(struct ckpt_task *task)
 	ckpt_file_ask_open(op, op->path, CKPT_OPEN_CREATE | direct_flag(op));
 	CKPT_AWAIT(task, !op->asked);
 	if (give_up_direct(op)) {
-		/* The refusal may have come after the file was made. */
+		/* The open may have failed after the file was created. */
 		ckpt_file_ask_path(op, CKPT_IO_OP_UNLINK, op->path);
 		CKPT_AWAIT(task, !op->asked);
-		/* Otherwise its name would be taken, and that would look like another process. */
+		/* Its name would stay taken, and the next attempt would blame another process. */
 		if (op->req.result < 0 && op->req.result != -ENOENT)
 			return ckpt_file_fail(op, (int)op->req.result, "create %s", op->path);
 		ckpt_file_ask_open(op, op->path, CKPT_OPEN_CREATE);
@@ -92,7 +92,7 @@ int ckpt_file_create_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Counts what was moved; an error when nothing moves any more. */
+/* Counts the bytes written. Fails if nothing moves any more. */
 static int count_written(struct ckpt_store_op *op)
 {
 	int64_t moved = op->req.result;
@@ -101,7 +101,7 @@ static int count_written(struct ckpt_store_op *op)
 	if (moved < 0)
 		return (int)moved;
 	CKPT_ASSERT((uint64_t)moved <= op->length - before);
-	/* Where it can go on; `length` is such a place. */
+	/* Where the transfer can continue; `length` is aligned. */
 	op->progress = align_down(op->progress + (uint64_t)moved, unit(op));
 	op->store->bytes_written += op->progress - before;
 	if (op->progress > before)
@@ -129,8 +129,8 @@ int ckpt_file_write_body(struct ckpt_task *task)
 }
 
 /*
- * The one sync of a shard. If it fails the kernel has let go of what it could not write, and would
- * answer a second one with success: nothing is tried again, and the file is not used.
+ * The only sync of a shard. If it fails, the kernel has dropped the pages that it could not write, and a second sync
+ * would succeed. So it is not repeated, and the file is not used.
  */
 int ckpt_file_seal_body(struct ckpt_task *task)
 {
@@ -164,7 +164,7 @@ int ckpt_file_abandon_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	if (op->object->fd >= 0) {
-		/* What it says does not matter: the file goes. */
+		/* Its result does not matter: the file is deleted. */
 		ckpt_file_ask_fd(op, CKPT_IO_OP_CLOSE, op->object->fd);
 		CKPT_AWAIT(task, !op->asked);
 		op->object->fd = -1;
@@ -196,8 +196,8 @@ int ckpt_file_open_body(struct ckpt_task *task)
 }
 
 /*
- * A direct transfer goes on at a multiple of the alignment only, so what a short one left of the last
- * one is read again. No more than before: that is the end of the file.
+ * A direct transfer continues only at a multiple of the alignment, so the last unaligned bytes are read again. If no
+ * more bytes come, the file ends there.
  */
 int ckpt_file_read_body(struct ckpt_task *task)
 {

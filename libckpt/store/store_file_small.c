@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of the directory store that are about small whole files: put, publish, get. */
+/* Verbs of the directory store for small files: put, publish, get. */
 #include <errno.h>
 #include <stdio.h>
 
@@ -22,7 +22,7 @@ static int put_end_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* The name is there. It is a fact only once its directory is on the disk. */
+/* The file has its name, which is durable once its directory is synced. */
 static int publish_sync_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_file_op(task);
@@ -37,7 +37,7 @@ static int publish_sync_body(struct ckpt_task *task)
 		return 0;
 	}
 	op->saved = ckpt_file_fail(op, (int)op->req.result,
-		"sync the directory of %s, which may or may not outlast a power cut", op->path);
+		"sync the directory of %s, which may not survive a power cut", op->path);
 	if (op->temp.fd >= 0) {
 		ckpt_file_ask_fd(op, CKPT_IO_OP_CLOSE, op->temp.fd);
 		CKPT_AWAIT(task, !op->asked);
@@ -46,7 +46,7 @@ static int publish_sync_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Whoever gave the name may have died before its directory was on the disk: "it is there" must be a fact as well. */
+/* Another process gave the name, and may have died before syncing the directory. -EEXIST must be durable, too. */
 static int taken_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_file_op(task);
@@ -57,14 +57,14 @@ static int taken_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, !op->asked);
 	if (op->req.result < 0)
 		return ckpt_file_discard(op, ckpt_file_fail(op, (int)op->req.result,
-						     "sync the directory of %s, which is there and "
-						     "may not outlast a power cut",
+						     "sync the directory of %s, which exists but "
+						     "may not survive a power cut",
 						     op->path));
 	return ckpt_file_discard(op, ckpt_file_fail(op, -EEXIST, "publish %s", op->path));
 	CKPT_TASK_END(task);
 }
 
-/* The temporary file is durable. The lock is taken before anybody can know the name. */
+/* The temporary file is durable. The lock is taken before any process can know the name. */
 static int publish_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_file_op(task);
@@ -127,7 +127,7 @@ static int put_write_body(struct ckpt_task *task)
 	}
 	if (op->fleeting)
 		return ckpt_task_continue(task, publish_body);
-	/* Once; see ckpt_file_seal_body(). */
+	/* Called once: see ckpt_file_seal_body(). */
 	ckpt_file_ask_fd(op, CKPT_IO_OP_FDATASYNC, op->temp.fd);
 	CKPT_AWAIT(task, !op->asked);
 	r = (int)op->req.result;
@@ -161,7 +161,7 @@ int ckpt_file_put_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, !op->asked);
 		r = (int)op->req.result;
 	} while (r == -EEXIST && op->verb == CKPT_STORE_PUBLISH && ++op->saved < TEMP_TRIES);
-	/* A temporary name that is taken says nothing about what is to be published. */
+	/* A temporary name that exists is no answer about the published name. */
 	if (r == -EEXIST && op->verb == CKPT_STORE_PUBLISH)
 		r = -EIO;
 	if (r < 0)
@@ -224,12 +224,11 @@ int ckpt_file_get_body(struct ckpt_task *task)
 	op->temp.fd = (int)op->req.result;
 	if (op->req.size > limit) {
 		op->saved = ckpt_file_fail(op, -EFBIG,
-			"read %s, which has %llu bytes: at most %llu "
-			"are taken",
-			op->path, (unsigned long long)op->req.size, (unsigned long long)limit);
+			"read %s, which has %llu bytes: at most %llu are taken", op->path,
+			(unsigned long long)op->req.size, (unsigned long long)limit);
 		return ckpt_task_continue(task, get_close_body);
 	}
-	/* A NUL behind it, for those who look at it as text. */
+	/* A NUL after it, for callers that read it as a string. */
 	op->data = ckpt_alloc(op->req.size + 1);
 	if (!op->data) {
 		op->saved = ckpt_file_fail(op, -ENOMEM, "read %s", op->path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store in a bucket: its table, and what all its verbs are made of. */
+/* The store in a bucket: its table, and helpers of all verbs. */
 #include "store/store_s3.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-/* Of an answer that is no file: an error, a page of a listing. */
+/* The largest reply that is no file: an error or a page of a listing. */
 #define REPLY_MAX (UINT64_C(4) << 20)
 
 struct ckpt_store_op *ckpt_s3_op(struct ckpt_task *task)
@@ -193,13 +193,13 @@ static int no_memory_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
 
-	/* By a failure, too. */
+	/* Also after a failure. */
 	if ((op->verb == CKPT_STORE_SEAL || op->verb == CKPT_STORE_ABANDON) && op->object->fd >= 0)
 		ckpt_s3_file_drop(op);
 	return ckpt_s3_store_fail(op, -ENOMEM, "reach %s", op->path);
 }
 
-/* A close cannot fail for want of memory. */
+/* A close must not fail with -ENOMEM. */
 static bool asks(enum ckpt_store_verb verb)
 {
 	return bodies[verb] != at_once_body && bodies[verb] != shut_body &&
@@ -221,7 +221,7 @@ static struct ckpt_s3_work *find_work(const struct ckpt_store_op *op)
 static void s3_submit(struct ckpt_store *store, struct ckpt_store_op *op)
 {
 	CKPT_ASSERT(op->verb >= CKPT_STORE_MKDIR && op->verb <= CKPT_STORE_SWEEP && !op->remote);
-	/* Nothing is open until it is. */
+	/* Open only if the verb succeeds. */
 	if (op->verb == CKPT_STORE_CREATE || op->verb == CKPT_STORE_OPEN ||
 		op->verb == CKPT_STORE_LOCK || op->locked)
 		op->object->fd = -1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SWEEP: uploads that were begun of names directly below a directory, and whose writers ended, are aborted. The same
- * page is asked for until it has none left: what is aborted is listed no more.
+ * SWEEP: aborts unfinished uploads of names directly below a directory, whose writers have ended. The first page of the
+ * listing is requested until it is empty, because aborted uploads are not listed any more.
  */
 #include "store/store_s3.h"
 
@@ -16,16 +16,15 @@
 
 static ckpt_task_fn page_body;
 
-/* Whatever it is that cannot be done, the directory is as good as before. Said once: it will be the same next time. */
+/* The sweep cannot be done, and the directory is as usable as before. Warns once: the next sweep would fail alike. */
 static int leave(struct ckpt_store_op *op, const char *why)
 {
 	struct ckpt_store_s3 *s = ckpt_s3_store(op);
 
 	if (!s->unswept)
 		ckpt_log(s->client->log, CKPT_LOG_WARN,
-			"unfinished uploads of earlier processes may stay in %s of %s, and take up "
-			"room "
-			"there until a lifecycle rule aborts them: %s",
+			"cannot abort unfinished uploads of earlier processes in %s of %s; they "
+			"take up space until a lifecycle rule aborts them: %s",
 			op->path, s->store.label, why);
 	s->unswept = true;
 	return 0;
@@ -48,7 +47,7 @@ static int ask_page(struct ckpt_store_op *op)
 	return 0;
 }
 
-/* Appends name and id, each with its end, of those that are of this directory. */
+/* Appends key and upload id, each NUL-terminated, of the uploads in this directory. */
 static int take_page(struct ckpt_store_op *op)
 {
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
@@ -74,7 +73,7 @@ static int take_page(struct ckpt_store_op *op)
 	return r < 0 || !work->names.failed ? r : -ENOMEM;
 }
 
-/* The next of the page, into op->temp.path and work->upload. */
+/* Moves to the next upload of the page, in op->temp.path and work->upload. */
 static void next_upload(struct ckpt_store_op *op)
 {
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
@@ -99,7 +98,7 @@ static int abort_all_body(struct ckpt_task *task)
 			return leave(op, "out of memory");
 		ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
 		CKPT_AWAIT(task, work->call.done);
-		/* Gone already: its writer lives, and has completed it or given it up. */
+		/* It is gone: its writer is alive, and has completed or aborted it. */
 		if (work->call.result < 0 && work->call.result != -ESTALE &&
 			work->call.result != -ENOENT)
 			return leave(op, work->aside.message);
@@ -122,7 +121,7 @@ static int page_body(struct ckpt_task *task)
 		return leave(op, work->aside.message);
 	if (take_page(op) < 0)
 		return leave(op, work->aside.code < 0 ? work->aside.message : "out of memory");
-	/* One that is listed though it is gone would be aborted for ever. */
+	/* A server that lists an aborted upload would cause an endless loop. */
 	if (work->name_count == 0 || ++op->saved == ROUNDS_MAX)
 		return 0;
 	return ckpt_task_continue(task, abort_all_body);

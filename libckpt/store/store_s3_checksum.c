@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What proves to the server that it has what was sent: a CRC32C, where it heeds one and TLS keeps others away from it,
- * and else the SHA-256 that is signed in any case. Whether it heeds one is asked, not told by its name.
+ * How the server verifies what was sent: by CRC32C if it checks that and TLS protects the connection, else by the
+ * signed SHA-256. Whether it checks CRC32C is tested, not assumed from the server's name.
  */
 #include "store/store_s3.h"
 
@@ -25,7 +25,7 @@ enum ckpt_s3_proof ckpt_s3_proof_of(const struct ckpt_store_op *op)
 	return sums ? CKPT_S3_PROOF_CRC32C : CKPT_S3_PROOF_SIGNED;
 }
 
-/* Whether it has answered, and not done it. */
+/* Whether the server has answered and refused. */
 static bool is_refused(const struct ckpt_s3_call *call)
 {
 	return call->result < 0 && call->req.result == 0 &&
@@ -43,7 +43,10 @@ static struct ckpt_s3_call *ask_probe(struct ckpt_store_op *op, enum ckpt_s3_pro
 	return ckpt_s3_aside(op);
 }
 
-/* A wrong sum is refused, and a right one is not: then it is the sum that was looked at. */
+/*
+ * Sends a wrong and a right checksum. Only if the wrong one is refused and the right one is not does the server check
+ * it.
+ */
 int ckpt_s3_probe_sums_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -65,11 +68,10 @@ int ckpt_s3_probe_sums_body(struct ckpt_task *task)
 		op->progress && work->call.result == 0 ? CKPT_S3_SUMS_HEEDED : CKPT_S3_SUMS_IGNORED;
 	if (s->sums == CKPT_S3_SUMS_IGNORED)
 		ckpt_log(s->client->log, CKPT_LOG_INFO,
-			"%s: this server does not check CRC32C: what is sent is hashed with "
-			"SHA-256, "
-			"which takes more of the processor",
+			"%s: this server does not check CRC32C: uploads are hashed with SHA-256, "
+			"which takes more CPU time",
 			op->store->label);
-	/* If it stays, it is as what a writer leaves that was killed. */
+	/* If it stays, it is like the leftovers of a killed writer. */
 	if (work->call.result == 0) {
 		ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->temp.path, "remove")->err = NULL;
 		ckpt_s3_call_start(s->client, &work->call);
@@ -90,7 +92,7 @@ bool ckpt_s3_whole_differs(const struct ckpt_store_op *op)
 	for (uint32_t i = 0; i < file->part_count; i++)
 		if (!file->parts[i].has_crc32c)
 			return false;
-	/* Some say nothing that can be read of what they have done. */
+	/* Some servers answer Complete without a readable body. */
 	if (ckpt_s3_completed_parse(
 		    work->call.req.reply, work->call.req.reply_length, op->path, NULL, &said) < 0 ||
 		said.sum != CKPT_S3_SUM_PARTS)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of the store in a bucket that are about shards: uploads in parts, and reading of ranges. */
+/* Verbs of the store in a bucket for shards: multipart uploads, and reading of ranges. */
 #include "store/store_s3.h"
 
 #include <errno.h>
@@ -13,14 +13,14 @@
 #include "s3/body_xml.h"
 #include "s3/escape.h"
 
-/* Giving up. What was uploaded goes: nobody pays for parts that nobody can see. */
+/* Aborting. Uploaded parts are invisible but cost money, so the upload is aborted. */
 
 struct ckpt_s3_call *ckpt_s3_ask_abort(struct ckpt_store_op *op, const char *path)
 {
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
 	struct ckpt_s3_call *call = ckpt_s3_ask(op, CKPT_HTTP_DELETE, path, "give up");
 
-	/* An earlier call may have found no memory for its own. */
+	/* A failed earlier call may have left its query. */
 	ckpt_buf_free(&work->query);
 	ckpt_buf_puts(&work->query, "uploadId=");
 	ckpt_s3_escape(&work->query, work->upload, strlen(work->upload));
@@ -29,7 +29,7 @@ struct ckpt_s3_call *ckpt_s3_ask_abort(struct ckpt_store_op *op, const char *pat
 	return ckpt_s3_aside(op);
 }
 
-/* Of work->upload. Ends with op->saved, whose words stay. */
+/* Aborts work->upload. Ends with op->saved, and keeps the error that is set. */
 static int abort_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -38,23 +38,22 @@ static int abort_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	(void)ckpt_s3_ask_abort(op, op->path);
 	if (work->query.failed) {
-		work->call.result = ckpt_fail(&work->aside, -ENOMEM, "out of memory to give it up");
+		work->call.result = ckpt_fail(&work->aside, -ENOMEM, "out of memory to abort it");
 	} else {
 		ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
 		CKPT_AWAIT(task, work->call.done);
 	}
-	/* Gone already: an earlier try did it, or the upload was completed. */
+	/* It is gone: an earlier try aborted it, or the upload was completed. */
 	if (work->call.result < 0 && work->call.result != -ESTALE && work->call.result != -ENOENT)
 		ckpt_log(ckpt_s3_store(op)->client->log, CKPT_LOG_WARN,
-			"an unfinished upload of %s stays in %s, and takes up room there until it "
-			"is "
-			"aborted, as a lifecycle rule does: %s",
+			"cannot abort the unfinished upload of %s in %s; it takes up space until "
+			"it is aborted, for example by a lifecycle rule: %s",
 			op->path, op->store->label, work->aside.message);
 	return op->saved;
 	CKPT_TASK_END(task);
 }
 
-/* Forgets op->object; with its upload, if it has one. Ends with `code`. */
+/* Closes op->object, and aborts its upload if it has one. Ends with `code`. */
 static int give_up(struct ckpt_store_op *op, int code)
 {
 	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
@@ -68,9 +67,9 @@ static int give_up(struct ckpt_store_op *op, int code)
 	return uploads ? ckpt_task_continue(&op->task, abort_body) : code;
 }
 
-/* In which parts. */
+/* Sizes of parts. */
 
-/* Others than AWS are not known to refuse small parts. */
+/* Only AWS is known to refuse small parts. */
 static struct ckpt_s3_limits limits_of(const struct ckpt_s3_client *client)
 {
 	struct ckpt_s3_limits limits = client->limits ? *client->limits : ckpt_s3_limits;
@@ -97,8 +96,8 @@ static void plan_parts(struct ckpt_store_op *op)
 }
 
 /*
- * Creating. Names are used once, and what is repeated is the same: nothing is asked of the name. One whose answer was
- * lost is begun again; the upload that nobody knows of has no part, and costs nothing.
+ * Creating. Each name is used once and repeated requests are the same, so existing objects are not looked for. If the
+ * answer to Create is lost, another upload is begun; the unknown one has no parts and costs nothing.
  */
 
 int ckpt_s3_give_upload(struct ckpt_store_op *op)
@@ -151,7 +150,7 @@ int ckpt_s3_begin_body(struct ckpt_task *task)
 		work->call.req.reply, work->call.req.reply_length, op->path, op->err, work->upload);
 	if (op->saved == 0)
 		op->saved = ckpt_s3_give_upload(op);
-	/* Nobody else knows of it. */
+	/* No other process knows this upload. */
 	return op->saved < 0 && work->upload[0] ? ckpt_task_continue(task, abort_body) : op->saved;
 	CKPT_TASK_END(task);
 }
@@ -169,7 +168,7 @@ int ckpt_s3_create_body(struct ckpt_task *task)
 	plan_parts(op);
 	struct ckpt_s3_file file = {.size = op->size, .part_bytes = op->unit};
 
-	/* Without TLS its bytes are signed in any case. */
+	/* Without TLS the bytes are signed in any case. */
 	if (ckpt_s3_store(op)->sums == CKPT_S3_SUMS_UNPROBED &&
 		ckpt_s3_store(op)->client->endpoint.tls && op->size > 0)
 		return ckpt_task_continue(task, ckpt_s3_probe_sums_body);
@@ -231,7 +230,7 @@ static int take_part(struct ckpt_store_op *op)
 	ckpt_s3_call_etag(&work->call, part->etag);
 	if (!part->etag[0])
 		return ckpt_s3_store_fail(op, CKPT_ENETWORK,
-			"write a part of %s (the server's answer has no ETag)", op->path);
+			"write a part of %s, because the server's answer has no ETag", op->path);
 	part->number = (uint32_t)at + 1;
 	part->size = op->length;
 	part->has_crc32c = work->call.proof == CKPT_S3_PROOF_CRC32C;
@@ -240,7 +239,10 @@ static int take_part(struct ckpt_store_op *op)
 	return 0;
 }
 
-/* The server heeds the sum of an object, but not that of a part: it is sent once more, and signed, and so are others. */
+/*
+ * The server checks the CRC32C of an object but not that of a part. The part is sent again with a signed SHA-256, and
+ * so are later ones.
+ */
 static bool is_unproven(struct ckpt_store_op *op)
 {
 	const struct ckpt_s3_work *work = ckpt_s3_work(op);
@@ -278,7 +280,7 @@ int ckpt_s3_write_body(struct ckpt_task *task)
 
 	CKPT_ASSERT(op->offset % file->part_bytes == 0 && op->offset < file->size);
 	CKPT_ASSERT(op->length == ckpt_min_u64(file->part_bytes, file->size - op->offset));
-	/* It was there when this went on with it. */
+	/* An earlier attempt uploaded this part. */
 	if (file->resumed && file->parts[op->offset / file->part_bytes].number)
 		return 0;
 	return ckpt_task_continue(task, file->upload ? write_part_body : write_whole_body);
@@ -286,17 +288,17 @@ int ckpt_s3_write_body(struct ckpt_task *task)
 
 /* Sealing. */
 
-/* The server has not refused it, and somebody may go on with it. */
+/* The server has not refused it, so the upload can be resumed later. */
 static bool outlives(struct ckpt_store_op *op, int code)
 {
 	const struct ckpt_http_req *req = &ckpt_s3_work(op)->call.req;
 
-	/* A 200 comes before the answer does. What was given up has none. */
+	/* A server can send status 200 before the result. A cancelled operation has no result. */
 	return ckpt_s3_file_of(op)->resumed && ckpt_s3_is_outside(code) &&
 	       (code == -ECANCELED || req->result < 0 || req->status == 429 || req->status >= 500);
 }
 
-/* A seal closes its object, however it ends. */
+/* A seal always closes its object. */
 static int end_seal(struct ckpt_store_op *op, int code)
 {
 	if (code < 0 && !outlives(op, code))
@@ -305,7 +307,7 @@ static int end_seal(struct ckpt_store_op *op, int code)
 	return code;
 }
 
-/* The server has said of every part that it has it. Now it says how much that is. */
+/* The server has acknowledged every part. Now the size of the object is compared. */
 static int check_size_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -319,10 +321,10 @@ static int check_size_body(struct ckpt_task *task)
 	if (work->call.result < 0)
 		return end_seal(op, work->call.result);
 	if (!ckpt_s3_call_length(&work->call, &size) || size != op->size)
-		return end_seal(op,
-			ckpt_s3_store_fail(op, CKPT_ENETWORK,
-				"seal %s, which has %" PRIu64 " bytes there instead of %" PRIu64,
-				op->path, size, op->size));
+		return end_seal(op, ckpt_s3_store_fail(op, CKPT_ENETWORK,
+					    "seal %s, which has %" PRIu64
+					    " bytes in the bucket instead of %" PRIu64,
+					    op->path, size, op->size));
 	return end_seal(op, 0);
 	CKPT_TASK_END(task);
 }
@@ -363,20 +365,19 @@ static int complete_body(struct ckpt_task *task)
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, ckpt_s3_aside(op));
 	CKPT_AWAIT(task, work->call.done);
 	r = work->call.result;
-	/* An earlier try may have done it, and there is no such upload any more: the object says whether. */
+	/* The upload is unknown: an earlier try may have completed it. The object tells. */
 	if (r < 0 && r != -ESTALE && r != -ENOENT)
 		return end_seal(op, ckpt_s3_tell(op));
 	if (r == 0 && ckpt_s3_whole_differs(op))
-		return end_seal(op,
-			ckpt_s3_store_fail(op, CKPT_EINTEGRITY,
-				"seal %s, of which the server says another CRC32C than its parts "
-				"have",
-				op->path));
+		return end_seal(op, ckpt_s3_store_fail(op, CKPT_EINTEGRITY,
+					    "seal %s: the server reports another CRC32C than "
+					    "that of its parts",
+					    op->path));
 	return ckpt_task_continue(task, check_size_body);
 	CKPT_TASK_END(task);
 }
 
-/* An empty one has no block that would have made it. */
+/* Nothing has created an empty object yet. */
 static int seal_empty_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -404,8 +405,8 @@ int ckpt_s3_seal_body(struct ckpt_task *task)
 	if (file->size == 0)
 		return ckpt_task_continue(task, seal_empty_body);
 	if (!file->upload && !file->made)
-		return end_seal(op,
-			ckpt_s3_store_fail(op, -EIO, "seal %s, which was not written", op->path));
+		return end_seal(op, ckpt_s3_store_fail(op, -EIO,
+					    "seal %s, which was not written completely", op->path));
 	return ckpt_task_continue(task, file->upload ? complete_body : check_size_body);
 }
 
@@ -464,7 +465,7 @@ static void ask_range(struct ckpt_store_op *op)
 	call->part = true;
 }
 
-/* That it is what was asked for: something between may have answered otherwise. */
+/* Whether the reply is the requested range: a proxy may have answered with another one. */
 static bool is_range(const struct ckpt_store_op *op)
 {
 	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
@@ -501,13 +502,13 @@ int ckpt_s3_read_body(struct ckpt_task *task)
 	if (r == -EEXIST)
 		return ckpt_s3_store_fail(
 			op, -EBUSY, "read %s, which was replaced while it was read", op->path);
-	/* More than that was answered by who takes no notice of ranges. */
+	/* A server that ignores ranges sends more than that. */
 	if (r < 0 && r != -EFBIG)
 		return ckpt_s3_tell(op);
 	if (r == -EFBIG || !is_range(op))
 		return ckpt_s3_store_fail(op, CKPT_ENETWORK,
 			"read %" PRIu64 " bytes at offset %" PRIu64
-			" of %s: the server, or a proxy, has answered with another range",
+			" of %s: the server or a proxy answered with another range",
 			op->length, op->offset, op->path);
 	op->size = op->length;
 	op->store->bytes_read += op->length;

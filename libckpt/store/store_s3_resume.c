@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CREATE that goes on with what an earlier one has begun: the server says which parts it has. They are of the same
- * bytes, because a name is of one content, and each was signed when it was sent. They may have been cut into more
- * blocks than they would be today: then so are the others. If they do not fit one another, or into blocks, the upload is
- * of no use, and replaced. It is with CRC32C or without, from its beginning: the server or its parts tell which, and one
- * that does not fit is replaced, too.
+ * CREATE that resumes an unfinished upload. The server lists its parts, whose bytes are right because a name has only
+ * one possible content and each part was verified when it was sent. The parts may be larger than they would be today;
+ * then later ones are equally large. An upload is replaced if its parts do not fit each other or whole blocks, or if it
+ * was begun with CRC32C and must be without, or the reverse.
  */
 #include "store/store_s3.h"
 
@@ -17,9 +16,11 @@
 #include "s3/escape.h"
 #include "s3/response_list.h"
 
-#define PAGES_MAX    100 /* of parts: a server gives a hundred and more at once */
-#define REPLACED_MAX 16  /* uploads given up: a server may list one that has gone for ever */
-/* Of a part that others have cut: as much memory is needed for it. It is the greatest block. */
+#define PAGES_MAX    100 /* of parts: a server lists a hundred or more at once */
+#define REPLACED_MAX 16  /* aborted uploads: a server may list an aborted one forever */
+/*
+ * The largest part of an earlier attempt that is accepted, because a part must fit in memory. It is the largest block.
+ */
 #define CUT_MAX      (UINT64_C(64) << 20)
 
 static ckpt_task_fn parts_body;
@@ -29,7 +30,7 @@ bool ckpt_s3_is_outside(int code)
 	return code == CKPT_ENETWORK || code == -ETIMEDOUT || code == -ECANCELED || code == -ENOMEM;
 }
 
-/* After a failure that says something about what is there. */
+/* After a failure of which the cause is the upload itself: begins another one. */
 static int begin_anew(struct ckpt_store_op *op)
 {
 	return ckpt_s3_is_outside(ckpt_s3_work(op)->call.result)
@@ -59,7 +60,7 @@ static int ask_uploads(struct ckpt_store_op *op)
 	return 0;
 }
 
-/* The youngest upload of that very key. False: none. */
+/* The newest upload of exactly this key. False: there is none. */
 static bool take_uploads(struct ckpt_store_op *op)
 {
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
@@ -132,8 +133,8 @@ static uint64_t size_of(const struct ckpt_s3_file *file, uint32_t number)
 }
 
 /*
- * Whether the upload can be gone on with: its further parts are to be as it was begun. One that has no part, and of which
- * the server says nothing, may have been begun in either way.
+ * Whether the upload can be resumed: later parts must be with or without CRC32C as it was begun. If it has no parts and
+ * the server does not tell, both are possible.
  */
 static bool take_sums(struct ckpt_store_op *op)
 {
@@ -160,8 +161,8 @@ static bool fits(const struct ckpt_s3_file *file, const struct ckpt_s3_part *par
 }
 
 /*
- * Goes on in larger parts, if they were cut so. All but the last are of one size; one alone may be the last, unless it
- * is the first. False: nothing says how they were cut, or it cannot be gone on with so.
+ * Uses larger parts if the upload has them. All parts but the last have one size. A single part may be the last one,
+ * unless it is the first. False: the part size is unknown or cannot be used.
  */
 static bool take_cut(struct ckpt_store_op *op, const struct ckpt_s3_part_list *list)
 {
@@ -191,7 +192,7 @@ static bool take_parts(struct ckpt_store_op *op)
 		return false;
 	if (list.count > 0 && op->progress == 0)
 		work->strange = !take_cut(op, &list);
-	/* One that was cut otherwise says nothing good of the others, though their sizes fit. */
+	/* If one part was cut differently, none is trusted, even if its size fits. */
 	for (size_t i = 0; i < list.count && !work->strange; i++) {
 		work->strange = !fits(file, &list.parts[i]);
 		if (!work->strange)
@@ -205,7 +206,7 @@ static bool take_parts(struct ckpt_store_op *op)
 	return more;
 }
 
-/* What it has is of no use: it goes, and an older one is gone on with, or another is begun. */
+/* Its parts cannot be used: aborts it, then resumes an older one or begins another. */
 static int replace_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -214,10 +215,10 @@ static int replace_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	(void)ckpt_s3_ask_abort(op, op->path);
 	if (work->query.failed)
-		return ckpt_s3_store_fail(op, -ENOMEM, "give up the upload of %s", op->path);
+		return ckpt_s3_store_fail(op, -ENOMEM, "abort the upload of %s", op->path);
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
 	CKPT_AWAIT(task, work->call.done);
-	/* It has gone, and the answer that said so was lost. */
+	/* It was aborted, and the answer to that was lost. */
 	bool gone = work->call.result == -ESTALE || work->call.result == -ENOENT;
 	return (work->call.result == 0 || gone) && ++work->replaced < REPLACED_MAX
 		       ? ckpt_task_continue(task, ckpt_s3_resume_body)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs of the store in a bucket that are about small objects and names. */
+/* Verbs of the store in a bucket for small objects and names. */
 #include "store/store_s3.h"
 
 #include <errno.h>
@@ -12,10 +12,10 @@
 #include "s3/response_list.h"
 
 #define ERROR_MAX (UINT64_C(64) << 10)
-/* Of a listing: a page may be empty, and there is another all the same. */
+/* Pages of a listing. An empty page may be followed by another. */
 #define PAGES_MAX 100000
 
-/* Publishing: an object that is made once, or not at all. */
+/* Publishing: an object that is created once, or not at all. */
 
 static struct ckpt_s3_call *ask_put(struct ckpt_store_op *op, const char *path, bool once)
 {
@@ -40,8 +40,8 @@ static int put_done(struct ckpt_store_op *op)
 }
 
 /*
- * It is there, and may be this operation's own: it was sent again, or the server knows no conditions. The bytes decide:
- * what is published carries a number of its own (an attempt, a nonce).
+ * The object exists, and may be ours: the request was repeated, or the server ignores conditions. The bytes tell,
+ * because what is published contains a unique attempt or nonce.
  */
 static int compare_body(struct ckpt_task *task)
 {
@@ -55,7 +55,7 @@ static int compare_body(struct ckpt_task *task)
 	ckpt_s3_aside(op);
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, call);
 	CKPT_AWAIT(task, work->call.done);
-	/* Longer than it: another's. */
+	/* Longer than ours: it is another process's. */
 	if (work->call.result < 0 && work->call.result != -EFBIG)
 		return ckpt_s3_tell(op);
 	if (work->call.result == 0 && work->call.req.reply_length == op->length &&
@@ -65,7 +65,7 @@ static int compare_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Where the server knows no conditions: nobody else may write there, and what is there is looked at after. */
+/* The server ignores conditions: no other job may write here, and the object is compared afterwards. */
 static int unconditional_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -85,7 +85,7 @@ static int unconditional_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* The last one who puts it has the name: there is nothing to ask for, nor to compare. */
+/* The last writer wins, so there is no condition and no comparison. */
 static int over_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -104,7 +104,7 @@ static int conditional_body(struct ckpt_task *task)
 	struct ckpt_s3_work *work = ckpt_s3_work(op);
 
 	CKPT_TASK_BEGIN(task);
-	/* Nothing is there by this name, and what is put there stays as it is. */
+	/* Creates the object only if none has this name. */
 	ask_put(op, op->path, true);
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, ckpt_s3_aside(op));
 	CKPT_AWAIT(task, work->call.done);
@@ -123,13 +123,14 @@ static void take_probe(struct ckpt_store_op *op, int second)
 	s->conditions = second == -EEXIST ? CKPT_S3_HEEDED : CKPT_S3_IGNORED;
 	if (s->conditions == CKPT_S3_IGNORED)
 		ckpt_log(s->client->log, CKPT_LOG_WARN,
-			"%s: this server does not heed If-None-Match: two jobs that write here at "
-			"once "
-			"would not be kept apart; see to it that only one does",
+			"%s: this server ignores If-None-Match: two jobs that write here at once "
+			"would overwrite each other; make sure that only one does",
 			op->store->label);
 }
 
-/* Whether the server heeds conditions is asked once, with an object that nobody takes for anything. */
+/*
+ * Tests once whether the server supports conditions, with a test object that no reader takes for a file of the store.
+ */
 static int probe_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
@@ -149,7 +150,7 @@ static int probe_body(struct ckpt_task *task)
 	if (op->saved < 0 && op->saved != -EEXIST && op->saved != CKPT_EUNSUPPORTED)
 		return ckpt_s3_tell(op);
 	take_probe(op, op->saved);
-	/* If it stays, it is as what a writer leaves that was killed. */
+	/* If it stays, it is like the leftovers of a killed writer. */
 	ckpt_s3_ask(op, CKPT_HTTP_DELETE, op->temp.path, "remove")->err = NULL;
 	ckpt_s3_call_start(s->client, &work->call);
 	CKPT_AWAIT(task, work->call.done);
@@ -180,7 +181,7 @@ int ckpt_s3_get_body(struct ckpt_task *task)
 	struct ckpt_http_req *req = &work->call.req;
 
 	CKPT_TASK_BEGIN(task);
-	/* An error may be longer. */
+	/* An error reply may be longer than the limit. */
 	ckpt_s3_ask(op, CKPT_HTTP_GET, op->path, "read")->reply_limit =
 		ckpt_max_u64(op->size, ERROR_MAX);
 	ckpt_s3_call_start(ckpt_s3_store(op)->client, &work->call);
@@ -247,7 +248,7 @@ static int ask_page(struct ckpt_store_op *op)
 	return 0;
 }
 
-/* A name directly below the directory: of a key, or of what is like a directory itself. */
+/* Adds a name directly below the directory: an object or a common prefix. */
 static int add_name(struct ckpt_s3_work *work, const char *key, bool directory)
 {
 	size_t skip = work->body.len - 1;
@@ -259,7 +260,7 @@ static int add_name(struct ckpt_s3_work *work, const char *key, bool directory)
 	length -= skip;
 	if (directory && length > 0 && key[length - 1] == '/')
 		length--;
-	/* A marker of a directory, as some programs make them. */
+	/* A directory marker, as some programs create it. */
 	if (length == 0)
 		return 0;
 	if (memchr(key, '/', length))
@@ -285,7 +286,7 @@ static int take_page(struct ckpt_store_op *op)
 		return r;
 	for (size_t i = 0; i < page.count && r == 0; i++)
 		r = add_name(work, page.objects[i].key, page.objects[i].prefix);
-	/* Or it would go on for ever. */
+	/* A server that repeats the token would cause an endless loop. */
 	if (r == 0 && page.next_token && work->token && strcmp(page.next_token, work->token) == 0)
 		r = CKPT_EFORMAT;
 	if (r == 0 && page.next_token && ++op->progress == PAGES_MAX)

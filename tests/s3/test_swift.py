@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not has_s3(), reason="a library built without S3"),
 ]
 
-WARNING = "this server does not heed If-None-Match"
+WARNING = "this server ignores If-None-Match"
 URL = "s3://bkt/run"
 
 

@@ -429,7 +429,7 @@ static void test_nothing_leaves_too_late(void **state)
 	ask.req.not_after_ns = 1;
 	assert_int_equal(http_ask_run(&ask), -ETIMEDOUT);
 	assert_int_equal(ask.req.reach, CKPT_HTTP_UNSENT);
-	assert_non_null(strstr(ask.req.words, "the time in which it may be sent is over"));
+	assert_non_null(strstr(ask.req.words, "it was not sent within its time limit"));
 	http_ask_clear(&ask);
 	assert_int_equal(atomic_load(&rig.server->requests), 0);
 	fill_body();

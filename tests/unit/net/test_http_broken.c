@@ -270,7 +270,7 @@ static void test_limits(void **state)
 	run_stall(STALL_BODY, (struct ckpt_http_limits){.stall_ms = 300}, "stalled");
 	/* What drips does not stall, and ends all the same. */
 	run_stall(STALL_DRIPS, (struct ckpt_http_limits){.stall_ms = 30000, .total_ms = 1000},
-		"not done within 1 s");
+		"not completed within 1 s");
 }
 
 static int never(void *user, const char *host, struct ckpt_http_addresses *ret_addresses)

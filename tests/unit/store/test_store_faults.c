@@ -286,12 +286,12 @@ static void test_publish_unsynced(void **state)
 
 	(void)scene_always(s, CKPT_IO_OP_SYNC_DIR, -EIO);
 	assert_int_equal(store_rig_publish(&s->rig, "a", "text", NULL), -EIO);
-	assert_non_null(strstr(s->rig.err.message, "may or may not"));
+	assert_non_null(strstr(s->rig.err.message, "may not survive"));
 	assert_int_equal(store_rig_publish(&s->rig, "b", "text", &lock), -EIO);
 	assert_int_equal(lock.fd, -1);
 	/* Of one that is there nobody is told either, before it is durable. */
 	assert_int_equal(store_rig_publish(&s->rig, "a", "text", NULL), -EIO);
-	assert_non_null(strstr(s->rig.err.message, "is there and may not outlast"));
+	assert_non_null(strstr(s->rig.err.message, "exists but may not survive"));
 	io_fault_clear(&s->fault);
 	assert_string_equal(store_rig_names(&s->rig, "."), "a b");
 	assert_int_equal(store_rig_lock(&s->rig, "b", false, &lock), 0);
@@ -399,14 +399,14 @@ static void test_advice(void **state)
 		{-EPERM, "owner, mode and attributes"},
 		{-EIO, "kernel's log"},
 		{-ESTALE, "mount it again"},
-		{-ENOENT, "still mounted"},
+		{-ENOENT, "disk is mounted"},
 		{-ENOTDIR, "move it away"},
 		{-ELOOP, "symbolic link"},
 		{-EXDEV, "leads out of the store"},
 		{-EMFILE, "ulimit -n"},
 		{-ENFILE, "fs.file-max"},
 		{-EFBIG, "ulimit -f"},
-		{-EBUSY, "end that first"},
+		{-EBUSY, "stop that first"},
 		{-EEXIST, "another process"},
 		{-ENOLCK, "-o flock"},
 	};
@@ -426,7 +426,7 @@ static void test_advice(void **state)
 	io_fault_clear(&s->fault);
 	(void)scene_always(s, CKPT_IO_OP_RENAME, -EOPNOTSUPP);
 	assert_int_equal(store_rig_publish(&s->rig, "p", "text", NULL), -EOPNOTSUPP);
-	assert_non_null(strstr(s->rig.err.message, "without replacing"));
+	assert_non_null(strstr(s->rig.err.message, "neither RENAME_NOREPLACE"));
 	io_fault_clear(&s->fault);
 	(void)scene_always(s, CKPT_IO_OP_RENAME, -EPERM);
 	assert_int_equal(store_rig_publish(&s->rig, "p", "text", NULL), -EPERM);
@@ -434,11 +434,11 @@ static void test_advice(void **state)
 	io_fault_clear(&s->fault);
 	/* Every verb that makes something says the same of a directory that has gone. */
 	assert_int_equal(store_rig_mkdir(&s->rig, "none/d"), -ENOENT);
-	assert_non_null(strstr(s->rig.err.message, "still mounted"));
+	assert_non_null(strstr(s->rig.err.message, "disk is mounted"));
 	assert_int_equal(store_rig_put(&s->rig, "none/f", "text"), -ENOENT);
-	assert_non_null(strstr(s->rig.err.message, "still mounted"));
+	assert_non_null(strstr(s->rig.err.message, "disk is mounted"));
 	assert_int_equal(store_rig_publish(&s->rig, "none/f", "text", NULL), -ENOENT);
-	assert_non_null(strstr(s->rig.err.message, "still mounted"));
+	assert_non_null(strstr(s->rig.err.message, "disk is mounted"));
 	/* Of a file that is not there to be read, or too large to be, there is nothing to advise. */
 	io_fault_clear(&s->fault);
 	assert_int_equal(store_rig_put(&s->rig, "large", "text"), 0);

@@ -270,7 +270,7 @@ static void test_vanished_directory(void **state)
 	/* What is open can still be written: only the name is gone. */
 	assert_int_equal(store_rig_seal(&rig, &object, PAGE), 0);
 	assert_int_equal(store_rig_put(&rig, "g/index", "x"), -ENOENT);
-	assert_non_null(strstr(rig.err.message, "still mounted"));
+	assert_non_null(strstr(rig.err.message, "disk is mounted"));
 	assert_int_equal(store_rig_sync(&rig, "g"), -ENOENT);
 	assert_int_equal(rmdir(dir), 0);
 	assert_int_equal(store_rig_mkdir(&rig, "g"), -ENOENT);

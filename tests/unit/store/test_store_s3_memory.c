@@ -219,7 +219,7 @@ static void is_sealed_or_not(struct scene *s, int result, const struct shortage 
 	assert_true(!there || bucket_rig_holds(&s->rig, "s", s->data, SIZE));
 	if (bucket_rig_uploads(&s->rig) == 0)
 		return;
-	if (!bucket_rig_logged(&s->rig, "an unfinished upload") ||
+	if (!bucket_rig_logged(&s->rig, "the unfinished upload") ||
 		(!shortage->lasting && result == -ENOMEM))
 		fail_msg("an upload stays: %s", s->rig.err.message);
 }
@@ -238,7 +238,7 @@ static void is_abandoned(struct scene *s, int result, const struct shortage *sho
 	/* Else it is said. */
 	if (bucket_rig_uploads(&s->rig) > 0)
 		assert_true(shortage->hit &&
-			    (result < 0 || bucket_rig_logged(&s->rig, "an unfinished upload")));
+			    (result < 0 || bucket_rig_logged(&s->rig, "the unfinished upload")));
 }
 
 static void is_swept(struct scene *s, int result, const struct shortage *shortage)
