@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bodies of requests that are XML. */
+/* XML bodies of requests. */
 #include "s3/body_xml.h"
 
 #include <string.h>

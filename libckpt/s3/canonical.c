@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Queries and headers in the form in which they are signed. */
+/* Canonical queries and headers. */
 #include "s3/canonical.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "base/alloc.h"
 #include "s3/escape.h"
 
-/* Offsets into a buffer that may still move. */
+/* Offsets into a buffer that may still be reallocated. */
 struct parameter {
 	size_t name;
 	size_t name_length;
@@ -18,7 +18,7 @@ struct parameter {
 	size_t value_length;
 };
 
-/* Encoded anew: whatever it was encoded like, it means the same and is written in one way. */
+/* Decodes and encodes again, so that equal texts are encoded alike. */
 static int put_anew(struct ckpt_buf *out, const char *text, size_t length)
 {
 	char *plain = ckpt_memdup(text, length);
@@ -60,7 +60,7 @@ static int compare(const char *a, size_t a_length, const char *b, size_t b_lengt
 	return r != 0 ? r : (a_length > b_length) - (a_length < b_length);
 }
 
-/* By name, then by value. "a=1" is before "a-b=1", though '-' is before '='. */
+/* By name, then by value. "a=1" comes before "a-b=1", though '-' is less than '='. */
 static void sort_parameters(const char *pool, struct parameter *list, size_t count)
 {
 	for (size_t i = 1; i < count; i++) {
@@ -90,7 +90,7 @@ int ckpt_s3_canonical_query(const char *query, struct ckpt_buf *out)
 	size_t count = 0;
 	int r = 0;
 
-	ckpt_buf_fill(&pool, 0, 1); /* so that it lies somewhere, even if all is empty */
+	ckpt_buf_fill(&pool, 0, 1); /* allocates it even if all texts are empty */
 	while (r == 0 && *query) {
 		size_t length = strcspn(query, "&");
 
@@ -176,7 +176,7 @@ int ckpt_s3_canonical_headers(const struct ckpt_http_header *headers, size_t cou
 			continue;
 		if (used == CKPT_COUNT(list))
 			return -E2BIG;
-		/* Those of one name stay in the order in which they are sent. */
+		/* Headers of one name keep their order. */
 		for (; at > 0 && strcasecmp(list[at - 1]->name, headers[i].name) > 0; at--)
 			list[at] = list[at - 1];
 		list[at] = &headers[i];

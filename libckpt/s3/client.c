@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call: its tries, and what lies between them. */
+/* A call: its tries, and the decisions between them. */
 #include "s3/client.h"
 
 #include <errno.h>
@@ -17,12 +17,12 @@
 #define MS       UINT64_C(1000000)
 #define TOTAL_MS UINT64_C(600000)
 
-/* Of what is still taken back when the engine closes. */
+/* Limits of requests that undo something when the engine closes. */
 static const struct ckpt_http_limits last_limits = {
 	.connect_ms = 2000, .first_byte_ms = 3000, .stall_ms = 3000, .total_ms = 5000};
-/* How far S3 lets a clock be off, less what a request may have been on its way. */
+/* Clock skew that S3 accepts, less the time that a request may take to arrive. */
 #define SKEW_S  840
-/* Tries of a part that are given up because its peers were sooner done; the next may take its time. */
+/* Tries of a part that are cancelled because they are slow; the next one may take as long as it needs. */
 #define HURRIES 2
 
 static struct ckpt_s3_call *call_of(struct ckpt_task *task)
@@ -49,13 +49,13 @@ static bool is_unwanted(const struct ckpt_s3_call *call)
 	return call->stop && *call->stop;
 }
 
-/* What was begun is taken back all the same when the client is stopped. */
+/* Requests that undo something continue when the client is stopped. */
 static bool is_over(const struct ckpt_s3_call *call)
 {
 	return is_unwanted(call) || (call->client->stopped && call->method != CKPT_HTTP_DELETE);
 }
 
-/* What is said of the body. */
+/* Checksums of the body. */
 
 static void hash_work(struct ckpt_job *job)
 {
@@ -114,7 +114,7 @@ static const char *method_name(enum ckpt_http_method method)
 	return names[method];
 }
 
-/* The keys may be others before it is sent. */
+/* Called for each try, because the keys may have changed. */
 static int sign(struct ckpt_s3_call *call, const struct ckpt_s3_credentials *keys, const char *path)
 {
 	struct ckpt_s3_client *client = call->client;
@@ -154,7 +154,7 @@ static int prepare(struct ckpt_s3_call *call, const struct ckpt_s3_credentials *
 	memcpy(call->region, endpoint->region, sizeof(call->region));
 	call->req.header_count = call->header_count;
 	memcpy(call->put, call->headers, sizeof(call->headers));
-	/* Else libcurl says that it is a form. */
+	/* Otherwise libcurl adds the content type of a form. */
 	if (call->method == CKPT_HTTP_POST)
 		call->put[call->req.header_count++] = (struct ckpt_http_header){
 			.name = "content-type", .value = "application/xml"};
@@ -194,7 +194,7 @@ static void clear_answer(struct ckpt_s3_call *call)
 	call->req = (struct ckpt_http_req){.method = call->method};
 }
 
-/* A part that takes far longer than others is tried again elsewhere. */
+/* Hedging: a part that takes far longer than others is sent again over another connection. */
 
 static struct ckpt_s3_hedge *peers_of(struct ckpt_s3_call *call)
 {
@@ -206,7 +206,7 @@ static uint64_t length_of(const struct ckpt_s3_call *call)
 	return call->body_length + call->room;
 }
 
-/* Under way for at least half as long as this one, which is one of them. */
+/* Parts in flight for at least half as long as this one, itself included. */
 static unsigned count_lagging(const struct ckpt_s3_call *call, uint64_t now_ns)
 {
 	uint64_t since_ns = now_ns - (now_ns - call->begun_ns) / 2;
@@ -238,7 +238,7 @@ static void look_at_peers(struct ckpt_timer *timer)
 	ckpt_timer_set(client->timers, timer, ckpt_max_u64(look_ns, now_ns + 1000 * MS));
 }
 
-/* The answer is there: whether it is none, because we have given it up. */
+/* Whether the try was cancelled because it was slow. */
 static bool was_hurried(struct ckpt_s3_call *call)
 {
 	const struct ckpt_http_req *req = &call->req;
@@ -271,7 +271,7 @@ static void submit(struct ckpt_s3_call *call)
 	req->room = call->room;
 	req->reply_limit = call->reply_limit;
 	req->not_after_ns = call->not_after_ns;
-	/* As slow as 64 KiB a second is slow, and no failure: what stands still is found out sooner. */
+	/* 64 KiB/s is slow, but no failure: a stall is found by another limit. */
 	req->limits.total_ms = (uint32_t)ckpt_min_u64(
 		TOTAL_MS + (call->body_length + call->room) / 64, UINT32_MAX);
 	if (call->client->stopped)
@@ -284,7 +284,7 @@ static void submit(struct ckpt_s3_call *call)
 	ckpt_http_submit(call->client->http, req);
 }
 
-/* A file or a program that is not there, or an answer that is malformed, is said of no object. */
+/* Errors of files and programs that the keys are read from must not look like errors of the object. */
 static int keys_code(int code)
 {
 	switch (code) {
@@ -299,14 +299,14 @@ static int keys_code(int code)
 	}
 }
 
-/* What the last try was answered is no answer to this. */
+/* Ends the call. The last response does not belong to the result. */
 static int give_up(struct ckpt_s3_call *call)
 {
 	clear_answer(call);
 	return fail(call, -ECANCELED, "it was given up");
 }
 
-/* How long a try may begin yet, by what it goes by. */
+/* Time until the deadline of tries. */
 static uint64_t left_ns(const struct ckpt_s3_call *call)
 {
 	uint64_t age_ns = ckpt_env_age(call->client->env);
@@ -326,7 +326,7 @@ static int keys_body(struct ckpt_task *task)
 	if (is_over(call))
 		return give_up(call);
 	call->want = (struct ckpt_s3_want){.done = false};
-	/* Those that are there have to do then. */
+	/* Calls that are still allowed must use the keys that are there. */
 	if (client->stopped)
 		call->want.done = true;
 	else
@@ -342,7 +342,7 @@ static int keys_body(struct ckpt_task *task)
 	}
 	clear_answer(call);
 	if (left_ns(call) == 0)
-		return fail(call, -ETIMEDOUT, "the time in which it may be sent is over");
+		return fail(call, -ETIMEDOUT, "it was not sent within its time limit");
 	r = prepare(call, ckpt_s3_credential_cache_keys(client->credentials));
 	if (r < 0)
 		return fail(call, r, ckpt_code_text(r));
@@ -351,14 +351,14 @@ static int keys_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* What follows it. */
+/* After a try. */
 
 static void read_refusal(struct ckpt_s3_call *call)
 {
 	struct ckpt_http_req *req = &call->req;
 	bool good = req->status >= 200 && req->status < 300;
 
-	/* Nothing is said to what was put, but that it was not. */
+	/* A failed PUT has no body that is worth reading. */
 	if (req->result < 0 || !req->reply ||
 		(good && !call->documents && call->method != CKPT_HTTP_PUT))
 		return;
@@ -370,8 +370,8 @@ static void read_refusal(struct ckpt_s3_call *call)
 }
 
 /*
- * The answer to a HEAD has no body, and so no code: what it would have been. 400 and 403 are all that is said of keys
- * that have expired, of a clock that is wrong and of another region.
+ * A response to HEAD has no body, and so no error code. Assumes codes for 400 and 403, the only statuses for expired
+ * keys, a wrong clock and another region.
  */
 static const char *guess_code(const struct ckpt_s3_call *call)
 {
@@ -397,7 +397,7 @@ static bool is_of_sums(const char *code)
 	return strcmp(code, "BadDigest") == 0 || strcmp(code, "XAmzContentChecksumMismatch") == 0;
 }
 
-/* What the server has is not what was sent. */
+/* Whether the server has received other bytes than were sent. */
 static bool is_garbled(const struct ckpt_s3_call *call)
 {
 	uint32_t theirs;
@@ -409,7 +409,7 @@ static bool is_garbled(const struct ckpt_s3_call *call)
 
 static enum ckpt_s3_verdict judge(const struct ckpt_s3_call *call)
 {
-	/* A success that turns out to be none is the server's failure, whatever it has begun to say. */
+	/* A success with an error in its body is a failure of the server, whatever the caller has read of it. */
 	bool late = call->refusal && call->req.status >= 200 && call->req.status < 300;
 	const struct ckpt_s3_outcome outcome = {.result = call->req.result,
 		.status = late ? 500 : call->req.status,
@@ -433,7 +433,7 @@ static uint64_t header_ms(const struct ckpt_s3_call *call, const char *name, uin
 						: ckpt_s3_amz_retry_after_ms(value);
 }
 
-/* The bucket is in another region, and the server names it. */
+/* The bucket is in another region, which the server names. */
 static bool move(struct ckpt_s3_call *call)
 {
 	struct ckpt_s3_client *client = call->client;
@@ -455,14 +455,13 @@ static bool move(struct ckpt_s3_call *call)
 		return false;
 	ckpt_log(client->log, CKPT_LOG_WARN,
 		"the bucket %s is in region %s, and not in %s: name that region (AWS_REGION), it "
-		"saves "
-		"a request",
+		"saves a request",
 		client->place.bucket, region, client->endpoint.region);
 	client->endpoint = moved;
 	return true;
 }
 
-/* What is to be mended before the next try. False: it cannot be. */
+/* Corrects what made the try fail, before the next one. False: it cannot be corrected. */
 static bool mend(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 {
 	struct ckpt_s3_client *client = call->client;
@@ -511,7 +510,7 @@ static int refuse(struct ckpt_s3_call *call)
 	if (is_garbled(call))
 		return ckpt_s3_unanswered(call->err, &asked, CKPT_EINTEGRITY,
 			"the server says another CRC32C of what it has than was sent");
-	/* What is not HTTP says nothing of the object's own format. */
+	/* A response that is not HTTP says nothing about the object's format. */
 	int result = req->result == CKPT_EFORMAT ? CKPT_ENETWORK : req->result;
 	int r = result < 0 ? ckpt_s3_unanswered(err, &asked, result, req->words)
 			   : ckpt_s3_refused(err, &asked, req->status, call->refusal);
@@ -580,8 +579,8 @@ static void keep_pace(struct ckpt_s3_call *call, enum ckpt_s3_verdict verdict)
 }
 
 /*
- * Whoever was asked may do it yet. A server refuses in words of its own. One on the way there says 500, 502 or 504, and
- * some say 503, when they have handed it on and were told nothing.
+ * Whether the server may still carry out the request. A server that refuses sends an error of its own. A proxy that has
+ * forwarded the request and got no response sends 500, 502 or 504, and some send 503.
  */
 static bool may_linger(const struct ckpt_s3_call *call)
 {
@@ -686,7 +685,7 @@ static void last_wait_over(struct ckpt_timer *timer)
 		ckpt_http_cancel(call->client->http, &call->req);
 }
 
-/* One that is taking something back has as long as one that is begun now. */
+/* A request that undoes something gets as much time as one that begins now. */
 static void wait_last(struct ckpt_s3_call *call)
 {
 	const struct ckpt_s3_client *client = call->client;
@@ -698,7 +697,7 @@ static void wait_last(struct ckpt_s3_call *call)
 		ckpt_env_now(client->env) + last_limits.total_ms * MS);
 }
 
-/* It finds out that it is over, whatever it waits for. */
+/* Wakes the call, which then finds that it must end. */
 static void hasten(struct ckpt_s3_call *call)
 {
 	if (call->under_way && is_over(call))

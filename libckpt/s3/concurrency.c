@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much is asked of a server at once. */
+/* How many requests are sent at once. */
 #include "s3/concurrency.h"
 
 #define SECOND_NS UINT64_C(1000000000)
@@ -10,7 +10,7 @@ void ckpt_s3_concurrency_init(struct ckpt_s3_concurrency *pace, unsigned most, u
 	*pace = (struct ckpt_s3_concurrency){.most = most, .now = most, .good_ns = now_ns};
 }
 
-/* Of what was under way together, many are throttled at once: that is one reason and not many. */
+/* Requests that were in flight together are throttled together: that counts once. */
 bool ckpt_s3_concurrency_throttled(struct ckpt_s3_concurrency *pace, uint64_t now_ns)
 {
 	pace->good_ns = now_ns;

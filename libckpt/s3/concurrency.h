@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much is asked of a server at once. Pure: the caller has the clock. */
+/* How many requests are sent to a server at once. Pure: the caller passes the time. */
 #ifndef CKPT_S3_CONCURRENCY_H
 #define CKPT_S3_CONCURRENCY_H
 
 #include "base/compiler.h"
 
-/* How many requests may be under way: half as many when the server is asked too often, one more after each good second. */
+/* Most requests in flight: halved when the server throttles, one more after each second without that. */
 struct ckpt_s3_concurrency {
 	unsigned most;
 	unsigned now;
 	bool cut;
-	uint64_t cut_ns;  /* when it last became less */
-	uint64_t good_ns; /* since when nothing was throttled, or it last became more */
+	uint64_t cut_ns;  /* when it was last reduced */
+	uint64_t good_ns; /* when throttling last ended, or `now` last grew */
 };
 
 /* `most` >= 1. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CRC32C by ISA-L, and what is joined of it. */
+/* CRC32C by ISA-L, and joining of checksums. */
 #include "s3/crc32c.h"
 
 #include <isa-l/crc.h>
@@ -7,13 +7,13 @@
 
 #include "s3/hash.h"
 
-#define POLYNOMIAL UINT32_C(0x82f63b78) /* the least bit is x^31 */
+#define POLYNOMIAL UINT32_C(0x82f63b78) /* the least significant bit is x^31 */
 #define ONCE       (UINT32_C(1) << 30)  /* ISA-L counts in int */
 #define PARTS_MAX  10000
 
 uint32_t ckpt_s3_crc32c(uint32_t crc, const void *data, size_t length)
 {
-	/* ISA-L reads only, though it does not say so. */
+	/* ISA-L takes a pointer without const, but only reads. */
 	unsigned char *at = (unsigned char *)(uintptr_t)data;
 
 	crc = ~crc;
@@ -27,7 +27,7 @@ uint32_t ckpt_s3_crc32c(uint32_t crc, const void *data, size_t length)
 	return ~crc;
 }
 
-/* The product of two polynomials modulo that of the sum. */
+/* The product of two polynomials modulo POLYNOMIAL. */
 static uint32_t multiply(uint32_t a, uint32_t b)
 {
 	uint32_t product = 0;
@@ -41,7 +41,7 @@ static uint32_t multiply(uint32_t a, uint32_t b)
 	return product;
 }
 
-/* A sum moves on by `second_length` zero bytes when it is multiplied by x^(8 * second_length). */
+/* Appending `second_length` zero bytes multiplies the checksum by x^(8 * second_length). */
 uint32_t ckpt_s3_crc32c_join(uint32_t first, uint32_t second, uint64_t second_length)
 {
 	uint32_t power = UINT32_C(1) << 23; /* x^8 */

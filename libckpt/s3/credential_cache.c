@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When keys are got, and who waits for them. */
+/* When keys are fetched, and who waits for them. */
 #include "s3/credential_cache.h"
 
 #include <errno.h>
@@ -10,37 +10,37 @@
 #include "s3/credential_fetch.h"
 
 #define MINUTE_S    UINT64_C(60)
-#define SOON_S      (15 * MINUTE_S)       /* got in the background from here on */
-#define SOON_SPREAD (4 * MINUTE_S)        /* less so much at random */
-#define NOW_S       (10 * MINUTE_S)       /* waited for */
-#define LAST_S      MINUTE_S              /* not signed with any more */
-#define AGAIN_NS    UINT64_C(20000000000) /* after a failure, while there are keys; up to twice that */
+#define SOON_S      (15 * MINUTE_S)       /* time left: fetched in the background */
+#define SOON_SPREAD (4 * MINUTE_S)        /* minus a random time up to this */
+#define NOW_S       (10 * MINUTE_S)       /* time left: requests wait for new ones */
+#define LAST_S      MINUTE_S              /* with less than this left they sign nothing */
+#define AGAIN_NS    UINT64_C(20000000000) /* pause after a failed fetch, up to twice */
 
 struct ckpt_s3_credential_cache {
 	struct ckpt_env *env;
 	struct ckpt_log *log;
 	bool anonymous;
 	struct ckpt_s3_credential_fetch fetch;
-	struct ckpt_s3_want *first; /* those who wait */
+	struct ckpt_s3_want *first; /* waiting requests */
 	struct ckpt_task *idle_task;
 	struct ckpt_s3_credentials keys;
 	char from[CKPT_S3_FROM_MAX];
-	struct ckpt_error error; /* of the last fetch that failed */
-	uint64_t serial;         /* of the keys; 0: there are none yet */
-	uint64_t lasted_s;       /* how long they were to last when they came */
+	struct ckpt_error error; /* of the last failed fetch */
+	uint64_t serial;         /* number of the keys; 0: there are none yet */
+	uint64_t lasted_s;       /* their lifetime when they were fetched */
 	uint64_t spread_s;
-	uint64_t again_ns; /* not before that, unless keys are needed */
-	bool refused;      /* a server calls them expired */
+	uint64_t again_ns; /* no fetch before this time, unless keys are needed */
+	bool refused;      /* a server has rejected them as expired */
 	bool stopped;
 };
 
-/* By the server's clock, once that is known. */
+/* By the server's clock, once it is known. */
 static uint64_t wall_s(const struct ckpt_s3_credential_cache *c)
 {
 	return ckpt_env_wall_ms(c->env) / 1000 + (uint64_t)c->fetch.clock_offset_s;
 }
 
-/* How long they still hold; UINT64_MAX: for ever. */
+/* Remaining lifetime; UINT64_MAX: they never expire. */
 static uint64_t left_s(const struct ckpt_s3_credential_cache *c)
 {
 	uint64_t now = wall_s(c);
@@ -50,7 +50,7 @@ static uint64_t left_s(const struct ckpt_s3_credential_cache *c)
 	return c->keys.expires_s > now ? c->keys.expires_s - now : 0;
 }
 
-/* A request may be signed with them. */
+/* Whether they may sign a request. */
 static bool usable(const struct ckpt_s3_credential_cache *c)
 {
 	return c->serial > 0 && !c->refused && left_s(c) >= LAST_S;
@@ -63,7 +63,7 @@ static bool due(const struct ckpt_s3_credential_cache *c)
 	return left_s(c) < soon;
 }
 
-/* Those who want some wait for those that come. */
+/* Whether requests wait for new keys. */
 static bool overdue(const struct ckpt_s3_credential_cache *c)
 {
 	return left_s(c) < ckpt_min_u64(NOW_S, c->lasted_s / 5);
@@ -90,7 +90,7 @@ static void tell_all(struct ckpt_s3_credential_cache *c, int result)
 	}
 }
 
-/* Takes them over. The same as before, when a server has called these expired, are none. */
+/* Takes over fetched keys. If a server has called the current ones expired and they are the same, they do not count. */
 static int take(struct ckpt_s3_credential_cache *c)
 {
 	bool same = c->serial > 0 && ckpt_s3_credentials_same(&c->keys, &c->fetch.keys);
@@ -98,8 +98,8 @@ static int take(struct ckpt_s3_credential_cache *c)
 
 	if (c->refused && same)
 		return ckpt_fail(&c->error, CKPT_EAUTH,
-			"the server says that the keys of %s have expired, and there are no others "
-			"there yet: renew them",
+			"the server says that the keys of %s have expired, and there are no new "
+			"ones yet: renew them",
 			c->fetch.source.from);
 	ckpt_s3_credentials_clear(&c->keys);
 	c->keys = c->fetch.keys;
@@ -113,15 +113,14 @@ static int take(struct ckpt_s3_credential_cache *c)
 	c->spread_s = ckpt_env_random(c->env) % (SOON_SPREAD + 1);
 	if (left < LAST_S)
 		return ckpt_fail(&c->error, CKPT_EAUTH,
-			"the keys of %s have expired, or will within a minute by the clock of this "
-			"machine: renew them, or set "
-			"the clock",
+			"the keys of %s have expired or expire within a minute, by the clock of "
+			"this machine: renew them, or set the clock",
 			c->from);
 	if (left == UINT64_MAX)
 		ckpt_log(c->log, CKPT_LOG_INFO, "keys for S3 are from %s", c->from);
 	else
 		ckpt_log(c->log, CKPT_LOG_INFO,
-			"keys for S3 are from %s, and hold for %llu more minutes", c->from,
+			"keys for S3 are from %s, and expire in %llu minutes", c->from,
 			(unsigned long long)(left / MINUTE_S));
 	return 0;
 }
@@ -129,8 +128,8 @@ static int take(struct ckpt_s3_credential_cache *c)
 static void warn(const struct ckpt_s3_credential_cache *c)
 {
 	ckpt_log(c->log, CKPT_LOG_WARN,
-		"new keys for S3 cannot be had; those of %s hold for %llu more minutes: %s",
-		c->from, (unsigned long long)(left_s(c) / MINUTE_S), c->error.message);
+		"cannot get new keys for S3; those of %s expire in %llu minutes: %s", c->from,
+		(unsigned long long)(left_s(c) / MINUTE_S), c->error.message);
 }
 
 static void fetched(struct ckpt_task *task)
@@ -143,7 +142,7 @@ static void fetched(struct ckpt_task *task)
 
 	ckpt_error_clear(&c->error);
 	if (c->stopped)
-		result = ckpt_fail(&c->error, -ECANCELED, "keys for S3 were not waited for");
+		result = ckpt_fail(&c->error, -ECANCELED, "waiting for keys for S3 was cancelled");
 	else if (result < 0)
 		c->error = fetch->error;
 	else
@@ -168,13 +167,13 @@ static int begin(struct ckpt_s3_credential_cache *c)
 	if (r == 0)
 		return 0;
 	ckpt_error_clear(&c->error);
-	return ckpt_fail(&c->error, r, "keys for S3 cannot be got: %s", ckpt_code_text(r));
+	return ckpt_fail(&c->error, r, "cannot get keys for S3: %s", ckpt_code_text(r));
 }
 
 int ckpt_s3_credential_cache_open(const struct ckpt_s3_credential_cache_config *config,
 	struct ckpt_s3_credential_cache **ret_credentials)
 {
-	/* There are keys in it. */
+	/* It contains keys. */
 	struct ckpt_s3_credential_cache *c = ckpt_secret_alloc(sizeof(*c));
 
 	if (!c)

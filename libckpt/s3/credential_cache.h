@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The keys of one engine: got when they are first wanted, and got anew before they expire, by one fetch at a time
- * for all who want them. All on the core's thread.
+ * The keys of one engine. They are fetched when first needed, and again before they expire, by one fetch at a time for
+ * all requests. On the core's thread.
  *
- *	ckpt_s3_credential_cache_want(credentials, &p->want, task);
- *	CKPT_AWAIT(task, p->want.done);
- *	if (p->want.result < 0)
- *		return ...;
- *	keys = ckpt_s3_credential_cache_keys(credentials);      sign at once: they are not there for ever
- *	p->serial = p->want.serial;                        for ckpt_s3_credential_cache_expired()
  *
- * A quarter of an hour before the end they are got in the background (some minutes later at random, so that not all
- * ranks ask at once); from ten minutes before it they are waited for. If that fails, those that still hold are given
- * out, and it is tried again after a while; but none that hold for less than a minute. Keys that were short-lived from the
- * start are got anew in the last third of their time.
+ *
+ *
+ *
+ *
+ *
+ *
+ * Fifteen minutes before they expire (some minutes later at random, so that not all ranks ask at once) they are fetched
+ * in the background; from ten minutes before that, requests wait. If a fetch fails, the current keys are used and it is
+ * repeated later, but keys with less than a minute left are not used. Keys with a short lifetime are fetched again in
+ * its last third.
  */
 #ifndef CKPT_S3_CREDENTIAL_CACHE_H
 #define CKPT_S3_CREDENTIAL_CACHE_H
@@ -26,16 +26,16 @@
 
 struct ckpt_s3_credential_cache;
 
-/* All borrowed until it is closed. */
+/* All borrowed until the cache is closed. */
 struct ckpt_s3_credential_cache_config {
 	struct ckpt_s3_asking with;
 	const struct ckpt_s3_environ *vars;
 	const struct ckpt_s3_settings *settings;
 	struct ckpt_log *log; /* may be NULL */
-	unsigned process_ms;  /* of a credential_process; 0: a minute */
+	unsigned process_ms;  /* time limit of a credential_process; 0: a minute */
 };
 
-/* Zero before it is used, and again when it is done with. */
+/* Zero before and after its use. */
 struct ckpt_s3_want {
 	bool done;
 	int result;
@@ -44,40 +44,40 @@ struct ckpt_s3_want {
 	struct ckpt_s3_want *next;
 };
 
-/* Asks nobody yet. 0 or -ENOMEM. */
+/* Sends no request. 0 or -ENOMEM. */
 int ckpt_s3_credential_cache_open(const struct ckpt_s3_credential_cache_config *config,
 	struct ckpt_s3_credential_cache **ret_credentials);
 
-/* May be done at once. */
+/* It may be done at once. */
 void ckpt_s3_credential_cache_want(struct ckpt_s3_credential_cache *credentials,
 	struct ckpt_s3_want *want, struct ckpt_task *task);
-/* The task does not wait any more. Harmless when it is done. */
+/* Cancels the want. Does nothing if it is done. */
 void ckpt_s3_credential_cache_unwant(
 	struct ckpt_s3_credential_cache *credentials, struct ckpt_s3_want *want);
-/* Behind a want that went well, until the task returns. NULL: requests are not signed. */
+/* After a successful want, valid until the task returns. NULL: requests are not signed. */
 const struct ckpt_s3_credentials *ckpt_s3_credential_cache_keys(
 	const struct ckpt_s3_credential_cache *credentials);
-/* Why the last want has failed. */
+/* The error of the last failed want. */
 const struct ckpt_error *ckpt_s3_credential_cache_error(
 	const struct ckpt_s3_credential_cache *credentials);
-/* Where the keys are from, for messages: "profile 'x' in ~/.aws/config"; "" before there are any. */
+/* The source of the keys, for messages: "profile 'x' in ~/.aws/config"; "" before there are any. */
 const char *ckpt_s3_credential_cache_from(const struct ckpt_s3_credential_cache *credentials);
 /*
- * A server says that the keys of this want have expired (ExpiredToken): the next want waits for others. Those who say
- * so of keys that are not in use any more change nothing.
+ * A server has rejected the keys of this want as expired (ExpiredToken): the next want waits for new ones. Does nothing
+ * if other keys are in use already.
  */
 void ckpt_s3_credential_cache_expired(
 	struct ckpt_s3_credential_cache *credentials, uint64_t serial);
 
-/* A server's clock, less ours, as it was found out: by it, they expire, and services that give keys are asked. */
+/* Sets the server's clock minus ours. Expiry is computed by it, and requests for keys are signed with it. */
 void ckpt_s3_credential_cache_clock(struct ckpt_s3_credential_cache *credentials, int64_t offset_s);
 
-/* Ends what is under way; who waits is told -ECANCELED, and so is who wants any later. */
+/* Cancels a running fetch. Waiting and later wants get -ECANCELED. */
 void ckpt_s3_credential_cache_stop(struct ckpt_s3_credential_cache *credentials);
-/* Nothing is under way: it may be closed. `task` is woken when that has become so; NULL: nobody. */
+/* Whether no fetch is running, so that it can be closed. `task` is woken when that becomes so; NULL: none. */
 bool ckpt_s3_credential_cache_idle(
 	struct ckpt_s3_credential_cache *credentials, struct ckpt_task *task);
-/* Idle, and nobody waits. NULL is ignored. */
+/* It is idle, and nothing waits. NULL is ignored. */
 void ckpt_s3_credential_cache_close(struct ckpt_s3_credential_cache *credentials);
 
 #endif

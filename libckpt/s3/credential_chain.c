@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The order: environment, a role that the profile assumes, a web identity, SSO, the credentials file, login, a
- * credential_process, the config file, a container, the instance. A profile that another one is assumed from is
- * looked at from the web identity to the config file, and its role first.
+ * The order of sources: environment, a role of the profile, web identity, SSO, the credentials file, login,
+ * credential_process, the config file, a container, the instance. For a source profile: its role first, then web
+ * identity to config file.
  */
 #include "s3/credential_chain.h"
 
@@ -23,12 +23,12 @@ struct finder {
 	const struct ckpt_s3_profiles *profiles;
 	struct ckpt_error *err;
 	struct ckpt_s3_credential_chain *out;
-	const char *visited[CKPT_S3_ROLES_MAX + 1]; /* profiles whose role was taken */
+	const char *visited[CKPT_S3_ROLES_MAX + 1]; /* profiles whose role was used */
 	size_t visited_count;
 	char why[CKPT_S3_NOTES_MAX];
 };
 
-/* 1: found; 0: it gives none; negative: it is wrong. */
+/* 1: found; 0: this source has none; negative: its configuration is wrong. */
 typedef int finder_fn(struct finder *f, const char *profile);
 
 static int no_memory(const struct finder *f)
@@ -44,7 +44,7 @@ static int copy(const struct finder *f, const char *text, char **ret_copy)
 	return *ret_copy ? 0 : no_memory(f);
 }
 
-/* Somebody has none, and `why` says why. What does not fit is left out. */
+/* Adds `why`, the reason why a source has no keys. What does not fit is left out. */
 static int note(struct finder *f)
 {
 	size_t length = strlen(f->out->notes);
@@ -59,7 +59,7 @@ static const char *get(const struct finder *f, const char *profile, const char *
 	return ckpt_s3_profile_get(f->profiles, profile, NULL, name, NULL);
 }
 
-/* "profile 'x' in FILE", where `name` stands. */
+/* Sets `from` to "profile 'x' in FILE", by the file that contains `name`. */
 static void set_from(struct finder *f, const char *profile, const char *name)
 {
 	enum ckpt_s3_profile_file file = CKPT_S3_FILE_CONFIG;
@@ -69,7 +69,7 @@ static void set_from(struct finder *f, const char *profile, const char *name)
 		f->profiles->path[file]);
 }
 
-/* Keys as they are. */
+/* Static keys. */
 
 static int found_keys(struct finder *f, const char *access, const char *secret, const char *token)
 {
@@ -93,7 +93,7 @@ static int in_environment(struct finder *f, const char *profile)
 	}
 	if (!access || !secret)
 		return ckpt_fail(f->err, CKPT_EAUTH,
-			"the environment has half a key: %s is set and %s is not",
+			"the environment is incomplete: %s is set and %s is not",
 			access ? "AWS_ACCESS_KEY_ID" : "AWS_SECRET_ACCESS_KEY",
 			access ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID");
 	(void)snprintf(f->out->from, CKPT_S3_FROM_MAX, "the environment");
@@ -128,7 +128,7 @@ static int in_file(struct finder *f, enum ckpt_s3_profile_file file, const char 
 	(void)snprintf(f->out->from, CKPT_S3_FROM_MAX, "profile '%.*s' in %s", PROFILE_MAX, profile,
 		p->path[file]);
 	if (!access || !secret)
-		return ckpt_fail(f->err, CKPT_EAUTH, "%s has half a key: %s is missing",
+		return ckpt_fail(f->err, CKPT_EAUTH, "%s is incomplete: %s is missing",
 			f->out->from, access ? "aws_secret_access_key" : "aws_access_key_id");
 	if (!token)
 		token = ckpt_s3_profile_in_file(p, file, profile, NULL, "aws_security_token");
@@ -150,7 +150,7 @@ static bool has_keys(const struct finder *f, const char *profile)
 	return get(f, profile, "aws_access_key_id") != NULL;
 }
 
-/* A program. */
+/* Programs. */
 
 static int by_process(struct finder *f, const char *profile)
 {
@@ -167,8 +167,8 @@ static int by_process(struct finder *f, const char *profile)
 }
 
 /*
- * Only a person can log in. botocore looks here before the credentials file; where the profile has keys or a
- * program besides, we take these, so that what the words below say can be done in the same profile.
+ * Only a person can log in. botocore looks here before the credentials file. If the profile also has keys or a program,
+ * these are used, so that the advice below can be followed within the profile.
  */
 static int by_person(struct finder *f, const char *profile)
 {
@@ -181,9 +181,8 @@ static int by_person(struct finder *f, const char *profile)
 		return 0;
 	return ckpt_fail(f->err, CKPT_EAUTH,
 		"profile '%.*s' gets its keys by %s, which needs a person: add the line "
-		"\"credential_process = "
-		"aws configure export-credentials --profile %.*s\" to it, or export keys into the "
-		"environment",
+		"\"credential_process = aws configure export-credentials --profile %.*s\" to it, "
+		"or export keys into the environment",
 		PROFILE_MAX, profile, what, PROFILE_MAX, profile);
 }
 
@@ -198,7 +197,7 @@ static int fill_role(
 
 	if (text && (*text < '0' || *text > '9' || *end != 0 || duration < 900 || duration > 43200))
 		return ckpt_fail(f->err, CKPT_EAUTH,
-			"profile '%.*s' has a duration_seconds that AWS does not take: 900 to "
+			"profile '%.*s' has an invalid duration_seconds: it must be 900 to "
 			"43200 is what may be",
 			PROFILE_MAX, profile);
 	role->duration_s = (unsigned)duration;
@@ -212,7 +211,7 @@ static int fill_role(
 static int by_container(struct finder *f, const char *profile);
 static int by_instance(struct finder *f, const char *profile);
 
-/* credential_source: where the keys that may assume the role come from. */
+/* credential_source: where the keys that assume the role come from. */
 static int from_credential_source(struct finder *f, const char *profile, const char *source)
 {
 	int r;
@@ -225,9 +224,8 @@ static int from_credential_source(struct finder *f, const char *profile, const c
 		r = by_instance(f, profile);
 	else
 		return ckpt_fail(f->err, CKPT_EAUTH,
-			"profile '%.*s' has a credential_source that is not known: it may be "
-			"Environment, EcsContainer or "
-			"Ec2InstanceMetadata",
+			"profile '%.*s' has an unknown credential_source: it must be "
+			"Environment, EcsContainer or Ec2InstanceMetadata",
 			PROFILE_MAX, profile);
 	return r != 0 ? r
 		      : ckpt_fail(f->err, CKPT_EAUTH,
@@ -243,7 +241,7 @@ static int check_role(const struct finder *f, const char *profile)
 
 	if (get(f, profile, "mfa_serial"))
 		return ckpt_fail(f->err, CKPT_EAUTH,
-			"profile '%.*s' assumes a role with mfa_serial, and nobody is here to type "
+			"profile '%.*s' assumes a role with mfa_serial, and nobody can type "
 			"a code: use a profile "
 			"whose credential_process does it, or export keys into the environment",
 			PROFILE_MAX, profile);
@@ -255,13 +253,12 @@ static int check_role(const struct finder *f, const char *profile)
 			      : "neither source_profile nor credential_source");
 	if (f->out->role_count == CKPT_S3_ROLES_MAX)
 		return ckpt_fail(f->err, CKPT_EAUTH,
-			"profile '%.*s' is at the end of more than %d roles that assume one "
-			"another",
+			"profile '%.*s' ends a chain of more than %d roles that assume one another",
 			PROFILE_MAX, profile, CKPT_S3_ROLES_MAX);
 	for (size_t i = 0; i < f->visited_count; i++) {
 		if (strcmp(f->visited[i], profile) == 0)
 			return ckpt_fail(f->err, CKPT_EAUTH,
-				"profile '%.*s' assumes a role with the keys of itself, by way of "
+				"profile '%.*s' assumes a role with its own keys, through "
 				"its source_profile",
 				PROFILE_MAX, profile);
 	}
@@ -269,8 +266,8 @@ static int check_role(const struct finder *f, const char *profile)
 }
 
 /*
- * Takes the role that a profile assumes, and with whose keys: another profile's, or NULL: credential_source's. 1: taken;
- * 0: it assumes none.
+ * Takes the role that a profile assumes, and the profile whose keys it needs; NULL: credential_source. 1: taken; 0: it
+ * assumes none.
  */
 static int take_role(struct finder *f, const char *profile, const char **ret_source)
 {
@@ -296,7 +293,7 @@ static int take_role(struct finder *f, const char *profile, const char **ret_sou
 	return 1;
 }
 
-/* The variables count only for the profile that is used, and if it was not asked for explicitly. */
+/* The variables count only for the profile in use, and only if it was not given explicitly. */
 static int by_web(struct finder *f, const char *profile, bool variables)
 {
 	const char *file = variables ? ckpt_s3_var(f->vars, "AWS_WEB_IDENTITY_TOKEN_FILE") : NULL;
@@ -316,7 +313,7 @@ static int by_web(struct finder *f, const char *profile, bool variables)
 		arn = get(f, profile, "role_arn");
 	if (!arn)
 		return ckpt_fail(f->err, CKPT_EAUTH,
-			"there is a web identity in %s, and no role for it: set AWS_ROLE_ARN, or "
+			"there is a web identity in %s, but no role: set AWS_ROLE_ARN, or "
 			"role_arn in profile '%.*s'",
 			file, PROFILE_MAX, profile);
 	if (in_variables)
@@ -362,7 +359,7 @@ static int in_source_profile(struct finder *f, const char *profile)
 		profile);
 }
 
-/* Keys in a source profile go before its role: so a profile may even name itself. */
+/* Keys in a source profile come before its role, so a profile may name itself. */
 static int by_role(struct finder *f, const char *profile)
 {
 	const char *source = NULL;
@@ -447,7 +444,7 @@ int ckpt_s3_credential_chain_find(const struct ckpt_s3_environ *vars,
 		return 0;
 	}
 	r = find(&f);
-	/* Found from the outermost role inwards; assumed the other way round. */
+	/* They were found from the last role to the first. */
 	for (size_t i = 0; i < ret_source->role_count / 2; i++) {
 		struct ckpt_s3_role *a = &ret_source->roles[i];
 		struct ckpt_s3_role *b = &ret_source->roles[ret_source->role_count - 1 - i];

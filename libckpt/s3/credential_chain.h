@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where keys come from: the first in botocore's order that is configured. Finding it asks nobody: it looks at the
- * environment and the profiles, and says what is to be done.
+ * The source of keys: the first in botocore's order that is configured. It is determined from the environment and the
+ * profiles, without any request.
  */
 #ifndef CKPT_S3_CREDENTIAL_CHAIN_H
 #define CKPT_S3_CREDENTIAL_CHAIN_H
@@ -12,9 +12,10 @@
 
 enum ckpt_s3_credential_chain_kind {
 	CKPT_S3_CREDENTIAL_CHAIN_NOBODY = 0, /* requests are not signed */
-	CKPT_S3_CREDENTIAL_CHAIN_STATIC,     /* `keys` */
-	CKPT_S3_CREDENTIAL_CHAIN_PROCESS,    /* what `command` prints */
-	CKPT_S3_CREDENTIAL_CHAIN_WEB, /* AssumeRoleWithWebIdentity of `web`, with what is in `token_file` */
+	CKPT_S3_CREDENTIAL_CHAIN_STATIC,     /* in `keys` */
+	CKPT_S3_CREDENTIAL_CHAIN_PROCESS,    /* printed by `command` */
+	/* AssumeRoleWithWebIdentity of `web`, with the token in `token_file`. */
+	CKPT_S3_CREDENTIAL_CHAIN_WEB,
 	CKPT_S3_CREDENTIAL_CHAIN_CONTAINER, /* the service of ECS or EKS */
 	CKPT_S3_CREDENTIAL_CHAIN_INSTANCE,  /* the metadata service of EC2 */
 };
@@ -23,10 +24,10 @@ enum ckpt_s3_credential_chain_kind {
 #define CKPT_S3_FROM_MAX  320
 #define CKPT_S3_NOTES_MAX 768
 
-/* A role that is assumed; pieces of memory that the source owns. */
+/* A role to assume; its strings belong to the source. */
 struct ckpt_s3_role {
 	char *arn;
-	char *session;       /* NULL: one is made up */
+	char *session;       /* NULL: generated */
 	char *external_id;   /* NULL: none */
 	unsigned duration_s; /* 0: AWS's default */
 };
@@ -39,15 +40,17 @@ struct ckpt_s3_credential_chain {
 	char *token_file;
 	struct ckpt_s3_role web;
 	struct ckpt_s3_role roles
-		[CKPT_S3_ROLES_MAX]; /* to be assumed one with the keys of the other, in this order */
+		/* In this order, each assumed with the keys of the previous one. */
+		[CKPT_S3_ROLES_MAX];
 	size_t role_count;
 	char notes
-		[CKPT_S3_NOTES_MAX]; /* who was asked before, and why it gives none: "the environment: ...; ..." */
+		/* Sources that have none, and why: "the environment: ...; ...". */
+		[CKPT_S3_NOTES_MAX];
 };
 
 /*
- * What is half configured, or can only be used by a person (MFA, SSO, login), is CKPT_EAUTH in words that say what to
- * do. No secret is in a message, nor in anything of the source but `keys`; `command` may hold one.
+ * CKPT_EAUTH, with advice, for an incomplete configuration or one that needs a person (MFA, SSO, login). No message
+ * contains a secret. In the source only `keys` and `command` may.
  */
 int ckpt_s3_credential_chain_find(const struct ckpt_s3_environ *vars,
 	const struct ckpt_s3_settings *settings, const struct ckpt_s3_profiles *profiles,

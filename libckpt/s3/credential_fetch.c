@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the settings to keys. */
+/* Fetches keys as the settings say. */
 #include "s3/credential_fetch.h"
 
 #include <errno.h>
@@ -30,12 +30,14 @@ int ckpt_s3_credential_fetch_check_token(char *token, const char *whose, struct 
 	for (size_t i = 0; i < length; i++) {
 		if (token[i] < ' ' || token[i] > '~')
 			return ckpt_fail(err, CKPT_EAUTH,
-				"the token of %s holds a line end, or what is no text", whose);
+				"the token of %s contains a line break or a character that is not "
+				"printable",
+				whose);
 	}
 	return 0;
 }
 
-/* Anew each time: whoever wrote it there changes it before it expires. */
+/* Read again each time, because the file is replaced before the token expires. */
 static int read_token(struct ckpt_s3_credential_fetch *fetch, const char *file, const char *whose,
 	struct ckpt_error *err)
 {
@@ -52,7 +54,7 @@ static int read_token(struct ckpt_s3_credential_fetch *fetch, const char *file, 
 	if (memchr(fetch->token, 0, length)) {
 		ckpt_secret_free(fetch->token);
 		fetch->token = NULL;
-		return ckpt_fail(err, CKPT_EAUTH, "the token of %s in %s is no text", whose, file);
+		return ckpt_fail(err, CKPT_EAUTH, "the token of %s in %s is not text", whose, file);
 	}
 	return ckpt_s3_credential_fetch_check_token(fetch->token, whose, err);
 }
@@ -172,7 +174,7 @@ static int fetch_body(struct ckpt_task *task)
 	if (r < 0)
 		return r;
 	if (fetch->stopped)
-		return ckpt_fail(&fetch->error, -ECANCELED, "keys were not waited for");
+		return ckpt_fail(&fetch->error, -ECANCELED, "waiting for keys was cancelled");
 	if (fetch->source.kind == CKPT_S3_CREDENTIAL_CHAIN_CONTAINER)
 		return ckpt_task_continue(task, ckpt_s3_credential_fetch_container);
 	if (fetch->source.kind == CKPT_S3_CREDENTIAL_CHAIN_INSTANCE)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Roles: of a web identity, which needs no keys, and those that are assumed with the keys so far. */
+/* Roles: of a web identity, which needs no keys, and those assumed with the previous keys. */
 #include "s3/credential_fetch.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #define TIMEOUT_MS 5000u
 #define ATTEMPTS   3u
 
-/* What the role of one attempt is called in AWS's own logs. */
+/* The session name of a role without one, shown in AWS's logs. */
 static int name_session(struct ckpt_s3_credential_fetch *fetch)
 {
 	char name[64];
@@ -51,7 +51,7 @@ static int prepare(
 	return 0;
 }
 
-/* Takes over what STS has given instead of the keys that asked for it. */
+/* Replaces the keys by those from STS. */
 static int take(struct ckpt_s3_credential_fetch *fetch, const char *token)
 {
 	struct ckpt_s3_credentials keys;
@@ -85,7 +85,7 @@ int ckpt_s3_credential_fetch_web(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* The one place where STS is spoken to with keys. The headers are those of fetch->signature. */
+/* Signs a request to STS. The headers are those of fetch->signature. */
 static int sign(struct ckpt_s3_credential_fetch *fetch)
 {
 	struct ckpt_s3_signing_key key = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two services that give keys without any: of a container (ECS, EKS), of an EC2 instance (IMDSv2). */
+/* The two services that need no keys: of a container (ECS, EKS), and of an EC2 instance (IMDSv2). */
 #include "s3/credential_fetch.h"
 
 #include <ctype.h>
@@ -24,7 +24,7 @@ static int refused(struct ckpt_s3_credential_fetch *fetch, const char *whose, co
 	int status = fetch->ask.status;
 
 	return ckpt_fail(&fetch->error, status >= 500 || status == 429 ? CKPT_ENETWORK : CKPT_EAUTH,
-		"%s answers %d when it is asked for %s", whose, status, what);
+		"%s answered %d to the request for %s", whose, status, what);
 }
 
 static int take_keys(struct ckpt_s3_credential_fetch *fetch, const char *whose)
@@ -37,7 +37,7 @@ static int take_keys(struct ckpt_s3_credential_fetch *fetch, const char *whose)
 
 /* Containers. */
 
-/* Keys, and the token that gets them, go only where no stranger listens: over TLS, to this machine or node. */
+/* Keys and tokens are sent only over TLS, or to this machine or node. */
 static bool may_be_asked(const char *url)
 {
 	static const char *const hosts[] = {
@@ -50,7 +50,7 @@ static bool may_be_asked(const char *url)
 	if (strncasecmp(url, "http://", 7) != 0)
 		return false;
 	host = url + 7;
-	/* What stands before '@' is a user, and the host is behind it. */
+	/* With a '@', this part would be a user name, and the host would follow it. */
 	if (host[strcspn(host, "@/?#\\")] == '@')
 		return false;
 	length = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":/?#");
@@ -58,7 +58,7 @@ static bool may_be_asked(const char *url)
 		if (strlen(hosts[i]) == length && strncasecmp(host, hosts[i], length) == 0)
 			return true;
 	}
-	/* 127.0.0.0/8, and no name that only begins so. */
+	/* 127.0.0.0/8, but no name that begins with it. */
 	return length > 4 && strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == length;
 }
 
@@ -81,17 +81,16 @@ static int container_url(struct ckpt_s3_credential_fetch *fetch)
 
 	if (n < 0 || (size_t)n >= sizeof(fetch->url) || !printable(uri) ||
 		(relative && *relative != '/'))
-		return ckpt_fail(&fetch->error, CKPT_EAUTH, "%s cannot be used: it is no %s",
+		return ckpt_fail(&fetch->error, CKPT_EAUTH, "%s cannot be used: it is not a %s",
 			relative ? "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"
 				 : "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 			relative ? "path that begins with '/'" : "URL");
 	if (relative || may_be_asked(fetch->url))
 		return 0;
 	return ckpt_fail(&fetch->error, CKPT_EAUTH,
-		"AWS_CONTAINER_CREDENTIALS_FULL_URI names a host that must not be asked for keys "
-		"over http: it may be "
-		"localhost, 127.0.0.1, 169.254.170.2, 169.254.170.23 or fd00:ec2::23; or use "
-		"https");
+		"AWS_CONTAINER_CREDENTIALS_FULL_URI names a host that keys are not requested from "
+		"over http: it may be localhost, 127.0.0.1, 169.254.170.2, 169.254.170.23 or "
+		"fd00:ec2::23; or use https");
 }
 
 int ckpt_s3_credential_fetch_container(struct ckpt_task *task)
@@ -110,7 +109,7 @@ int ckpt_s3_credential_fetch_container(struct ckpt_task *task)
 	if (fetch->token)
 		ask->headers[ask->header_count++] =
 			(struct ckpt_http_header){"authorization", fetch->token};
-	/* Else a proxy would read them, or ask the service of its own machine. */
+	/* A proxy could read the keys, or would ask the service of its own machine. */
 	ask->direct = strncasecmp(fetch->url, "http://", 7) == 0;
 	ask->timeout_ms = TIMEOUT_MS;
 	ask->attempts = CONTAINER_ATTEMPTS;
@@ -173,8 +172,8 @@ static int take_session(struct ckpt_s3_credential_fetch *fetch)
 	if (ask->status != 200)
 		return refused(fetch, INSTANCE, "a session (IMDSv2)");
 	if (!ask->reply || ask->reply_length > TOKEN_MAX || strlen(ask->reply) != ask->reply_length)
-		return ckpt_fail(&fetch->error, CKPT_EFORMAT,
-			INSTANCE " answers what is no token when it is asked for a session");
+		return ckpt_fail(
+			&fetch->error, CKPT_EFORMAT, INSTANCE " returned an invalid token");
 	fetch->token = ckpt_secret_strdup(ask->reply);
 	if (!fetch->token)
 		return ckpt_fail(&fetch->error, -ENOMEM, "there is no memory for a token");
@@ -195,14 +194,14 @@ static int take_role(struct ckpt_s3_credential_fetch *fetch)
 	if (fetch->ask.status != 200)
 		return refused(fetch, INSTANCE, "the name of the role");
 	if (length >= sizeof(fetch->role) || strspn(reply, letters) != length)
-		return ckpt_fail(&fetch->error, CKPT_EFORMAT,
-			INSTANCE " answers what is no name when it is asked for the role");
+		return ckpt_fail(
+			&fetch->error, CKPT_EFORMAT, INSTANCE " returned an invalid role name");
 	memcpy(fetch->role, reply, length);
 	fetch->role[length] = 0;
 	return 0;
 }
 
-/* It is the last that is asked: whoever expected keys elsewhere wants to know why there were none. */
+/* The last source: the message also says why the others had no keys. */
 static int with_notes(struct ckpt_s3_credential_fetch *fetch, int r)
 {
 	struct ckpt_error last = fetch->error;
@@ -210,7 +209,7 @@ static int with_notes(struct ckpt_s3_credential_fetch *fetch, int r)
 	if (r == -ENOMEM || r == -ECANCELED || !fetch->source.notes[0])
 		return r;
 	ckpt_error_clear(&fetch->error);
-	return ckpt_fail(&fetch->error, r, "there are no keys for S3: %s. Asked before: %s",
+	return ckpt_fail(&fetch->error, r, "there are no keys for S3: %s. Tried before: %s",
 		last.message, fetch->source.notes);
 }
 
@@ -220,9 +219,9 @@ static int take_instance_keys(struct ckpt_s3_credential_fetch *fetch)
 					: refused(fetch, INSTANCE, "keys");
 }
 
-/* What the instance is asked, one after the other. */
+/* The requests to the instance service, in order. */
 static const struct {
-	const char *path; /* followed by the role, once that is known */
+	const char *path; /* followed by the role's name, once that is known */
 	int (*take)(struct ckpt_s3_credential_fetch *fetch);
 } questions[] = {
 	{"api/token", take_session},

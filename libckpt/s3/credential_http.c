@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One request at a time, with a pause of random length before the next try. */
+/* Sends one request at a time, with a random pause before the next try. */
 #include "s3/credential_http.h"
 
 #include <errno.h>
@@ -9,14 +9,13 @@
 #include "base/error.h"
 #include "s3/credentials.h"
 
-#define MS UINT64_C(1000000)
-#define PAUSE_MS                                                                                   \
-	250u         /* at least so long, and at most twice that, the first time; then it doubles */
-#define PAUSE_TOP 4u /* doublings */
+#define MS        UINT64_C(1000000)
+#define PAUSE_MS  250u /* first pause; at most twice that, and doubled for each try */
+#define PAUSE_TOP 4u   /* most doublings */
 
 static void drop_answer(struct ckpt_http_req *req)
 {
-	/* The body may hold keys, and headers a token. */
+	/* The body may contain keys, and headers a token. */
 	ckpt_s3_forget_bytes(req->reply, req->reply ? req->reply_length : 0);
 	ckpt_s3_forget(req->header_text);
 	req->reply = NULL;
@@ -56,7 +55,7 @@ static void submit(struct ckpt_s3_ask *ask)
 	ckpt_http_submit(ask->with->http, &ask->req);
 }
 
-/* Whether another try may end better. */
+/* Whether another try may succeed. */
 static bool may_pass(const struct ckpt_http_req *req)
 {
 	if (req->result == 0)
@@ -79,11 +78,12 @@ static int end(struct ckpt_s3_ask *ask)
 	struct ckpt_http_req *req = &ask->req;
 
 	if (ask->stopped)
-		return ckpt_fail(&ask->error, -ECANCELED, "%s was not waited for", ask->whose);
+		return ckpt_fail(
+			&ask->error, -ECANCELED, "waiting for %s was cancelled", ask->whose);
 	if (req->result < 0)
-		return ckpt_fail(&ask->error, req->result,
-			"%s does not answer (%u of %u tries): %s", ask->whose, ask->attempt,
-			ask->attempts, req->words[0] ? req->words : ckpt_code_text(req->result));
+		return ckpt_fail(&ask->error, req->result, "%s did not answer (%u of %u tries): %s",
+			ask->whose, ask->attempt, ask->attempts,
+			req->words[0] ? req->words : ckpt_code_text(req->result));
 	ask->status = req->status;
 	ask->reply = req->reply;
 	ask->reply_length = req->reply_length;
@@ -97,7 +97,7 @@ static int ask_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	for (;;) {
-		/* Before the first: nothing was there to be cancelled. */
+		/* Stopped before its first request. */
 		if (ask->stopped)
 			return end(ask);
 		ask->attempt++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A small question to a service that gives keys, asked a few times. What is sent and what is answered may be
- * secret: the answer is cleared by ckpt_s3_ask_clear(), and no words hold any of it. On the core's thread.
+ * A small request to a service that returns keys, with a few tries. Request and response may be secret:
+ * ckpt_s3_ask_clear() clears the response, and no message contains any of it. On the core's thread.
  */
 #ifndef CKPT_S3_CREDENTIAL_HTTP_H
 #define CKPT_S3_CREDENTIAL_HTTP_H
@@ -15,7 +15,7 @@
 #define CKPT_S3_ASK_HEADERS 8
 #define CKPT_S3_ASK_REPLY   65536u
 
-/* Whom to ask with. */
+/* What it needs to send requests. */
 struct ckpt_s3_asking {
 	struct ckpt_env *env;
 	struct ckpt_sched *sched;
@@ -24,26 +24,26 @@ struct ckpt_s3_asking {
 };
 
 struct ckpt_s3_ask {
-	/* What is asked; borrowed until it is done. */
+	/* The request; borrowed until it is done. */
 	enum ckpt_http_method method;
 	const char *url;
 	struct ckpt_http_header headers[CKPT_S3_ASK_HEADERS];
 	size_t header_count;
-	const char *body; /* of POST; NULL: empty */
-	bool direct;      /* by no proxy: of a service of this machine */
+	const char *body; /* body of a POST; NULL: empty */
+	bool direct;      /* bypass a proxy: a service of this machine */
 	unsigned timeout_ms;
-	unsigned attempts; /* of those that got no answer, or 429, or 5xx */
+	unsigned attempts; /* most tries after no response, 429 or 5xx */
 	const char *whose; /* "the instance metadata service" */
 
-	/* What came of it. */
+	/* The result. */
 	bool done;
-	int result;              /* 0: an answer of whatever status */
-	struct ckpt_error error; /* why there is none */
+	int result;              /* 0: a response of any status */
+	struct ckpt_error error; /* set if there is none */
 	int status;
-	char *reply; /* may be NULL; ended by a NUL that is not counted */
+	char *reply; /* may be NULL; followed by an uncounted NUL */
 	uint64_t reply_length;
 
-	/* Its own. */
+	/* Private. */
 	const struct ckpt_s3_asking *with;
 	struct ckpt_task *waiter;
 	struct ckpt_task task;
@@ -54,12 +54,12 @@ struct ckpt_s3_ask {
 	unsigned attempt;
 };
 
-/* `ask` has what is asked, and nothing else. */
+/* The caller has set the request fields of `ask`, and zeroed the others. */
 void ckpt_s3_ask_start(
 	struct ckpt_s3_ask *ask, const struct ckpt_s3_asking *with, struct ckpt_task *waiter);
-/* It is done soon, with -ECANCELED unless it is already. Harmless when none is under way. */
+/* Has it end soon, with -ECANCELED unless it is done. Does nothing if none is running. */
 void ckpt_s3_ask_stop(struct ckpt_s3_ask *ask);
-/* Clears and frees the answer. It is done, or never was started. */
+/* Clears and frees the response. It is done, or was never started. */
 void ckpt_s3_ask_clear(struct ckpt_s3_ask *ask);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One program, started without a shell, read and waited for up to a deadline. */
+/* Runs one program without a shell, with a deadline. */
 #include "s3/credential_process.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 
 #define WORDS_MAX 256
 #define PATH_SIZE 4096
-/* How often a kernel without pidfd_open (before 5.3) is asked whether it has ended. */
+/* Interval of checks for its end on kernels without pidfd_open (before 5.3). */
 #define LOOK_MS   20
 
 struct run {
@@ -34,14 +34,14 @@ struct run {
 	uint64_t deadline_ns;
 	pid_t pid;
 	int pid_fd; /* -1: none */
-	int out_fd; /* -1: it is at its end */
+	int out_fd; /* -1: end of file */
 	int status;
 	bool ended;
 };
 
-/* Words. */
+/* Arguments. */
 
-/* Takes one word off *at, in place, without its quotes. False: a quote has no end. */
+/* Takes one argument off *at, in place, without its quotes. False: unterminated quote. */
 static bool take_word(char **at)
 {
 	char *in = *at;
@@ -78,11 +78,11 @@ static int split(struct run *run, char *command)
 				run->err, -EINVAL, "%s has a quote that does not end", whose);
 	}
 	if (count == 0)
-		return ckpt_fail(run->err, -EINVAL, "%s names no program", whose);
+		return ckpt_fail(run->err, -EINVAL, "%s is empty", whose);
 	return 0;
 }
 
-/* Looked for here: posix_spawnp() would read the environment, which may change meanwhile. */
+/* Searched here, because posix_spawnp() would read the environment, which may change meanwhile. */
 static int find_program(struct run *run)
 {
 	const char *at = run->process->path ? run->process->path : "/usr/local/bin:/usr/bin:/bin";
@@ -115,7 +115,7 @@ static int spawn_with(struct run *run, posix_spawn_file_actions_t *files, posix_
 	sigset_t empty;
 	sigset_t all;
 
-	/* Workers block every signal, and Python ignores SIGPIPE: nothing of that is the program's. */
+	/* Workers block all signals, and Python ignores SIGPIPE; the program must not inherit that. */
 	(void)sigemptyset(&empty);
 	(void)sigfillset(&all);
 	if (posix_spawnattr_setflags(how, flags) != 0 || posix_spawnattr_setpgroup(how, 0) != 0 ||
@@ -162,7 +162,7 @@ static int start(struct run *run)
 		return ckpt_fail(run->err, r, "%s cannot be started: %s", run->process->whose,
 			ckpt_code_text(r));
 	}
-	/* The program's end is shared with what it starts: that must find a pipe that waits. */
+	/* The pipe is inherited by the program, which expects it to block. */
 	if (fcntl(ends[1], F_SETFL, 0) < 0)
 		r = -errno;
 	else
@@ -176,9 +176,9 @@ static int start(struct run *run)
 	return 0;
 }
 
-/* Reading, and the end. */
+/* Reading its output, and its end. */
 
-/* What is there now. -EFBIG: more than there may be. */
+/* Reads what is available. -EFBIG: more than the limit. */
 static int read_some(struct run *run)
 {
 	while (run->out_fd >= 0) {
@@ -197,13 +197,13 @@ static int read_some(struct run *run)
 		run->length += (size_t)n;
 		if (run->length > CKPT_S3_PROCESS_OUTPUT)
 			return ckpt_fail(run->err, -EFBIG,
-				"%s prints more than %u bytes, which are no keys",
+				"%s prints more than %u bytes, which cannot be keys",
 				run->process->whose, CKPT_S3_PROCESS_OUTPUT);
 	}
 	return 0;
 }
 
-/* Whether it is over. Where the program ignores SIGCHLD nobody can say how: then what it printed decides. */
+/* Whether it has ended. If this process ignores SIGCHLD, its status is unknown, and its output decides. */
 static void look_for_end(struct run *run, int flags)
 {
 	pid_t pid;
@@ -215,7 +215,7 @@ static void look_for_end(struct run *run, int flags)
 	run->ended = pid != 0;
 }
 
-/* Waits until something may have changed. */
+/* Waits for output, the end, the deadline or a stop. */
 static int wait_some(struct run *run)
 {
 	struct pollfd fds[] = {{.fd = run->out_fd, .events = POLLIN},
@@ -225,8 +225,7 @@ static int wait_some(struct run *run)
 
 	if (left == 0)
 		return ckpt_fail(run->err, -ETIMEDOUT,
-			"%s has not ended within %u ms: does it wait for somebody to type "
-			"something?",
+			"%s has not ended within %u ms: it may wait for somebody to type something",
 			run->process->whose,
 			run->process->timeout_ms ? run->process->timeout_ms : CKPT_S3_PROCESS_MS);
 	if (run->pid_fd < 0 && left > LOOK_MS)
@@ -242,7 +241,7 @@ static int follow(struct run *run)
 
 	for (;;) {
 		look_for_end(run, WNOHANG);
-		/* Behind the look: what it printed before its end is there then. */
+		/* After the check, so that output from before its end is read. */
 		r = read_some(run);
 		if (r < 0 || run->ended)
 			return r;
@@ -261,7 +260,7 @@ static int judge(const struct run *run)
 			WTERMSIG(run->status));
 	if (WEXITSTATUS(run->status) != 0)
 		return ckpt_fail(run->err, CKPT_EAUTH,
-			"%s failed with exit code %d; what it says of it is on stderr", whose,
+			"%s failed with exit code %d; see its messages on stderr", whose,
 			WEXITSTATUS(run->status));
 	return 0;
 }
@@ -324,7 +323,7 @@ int ckpt_s3_process_run(const struct ckpt_s3_process *process, struct ckpt_error
 		*ret_output = run->output;
 		*ret_length = run->length;
 	}
-	/* Words were cut out of it: it is longer than its first NUL says. */
+	/* It was split in place: it is longer than strlen() says. */
 	ckpt_s3_forget_bytes(command, command ? strlen(process->command) : 0);
 	ckpt_free(run);
 	return r;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys: checked, copied and cleared. */
+/* Checks, copies and clears keys. */
 #include "s3/credentials.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/secret.h"
 
-/* Why no request can be signed with it; NULL: one can. */
+/* Why it cannot sign requests; NULL: it can. */
 static const char *fault(const char *text, size_t max)
 {
 	size_t length = strlen(text);
@@ -17,10 +17,10 @@ static const char *fault(const char *text, size_t max)
 	if (length == 0)
 		return "is empty";
 	if (length > max)
-		return "is longer than any that there is";
+		return "is too long";
 	for (size_t i = 0; i < length; i++) {
 		if (text[i] == '\n' || text[i] == '\r')
-			return "holds a line end: was it copied with one?";
+			return "contains a line break: it may have been copied with it";
 		if (text[i] <= ' ' || text[i] > '~')
 			return "holds a character that none has: was it copied with a blank, or "
 			       "quotes?";
@@ -28,12 +28,12 @@ static const char *fault(const char *text, size_t max)
 	return NULL;
 }
 
-/* What is put into a header or a scope as it is may not hold what means something there. */
+/* It is put into a header and a scope unescaped, so it must not contain their separators. */
 static const char *access_fault(const char *text)
 {
 	const char *why = fault(text, CKPT_S3_ACCESS_MAX);
 
-	return !why && strpbrk(text, "/,") ? "holds a '/' or ',', which no key id does" : why;
+	return !why && strpbrk(text, "/,") ? "contains a '/' or ',', which is not valid" : why;
 }
 
 int ckpt_s3_credentials_set(const char *access, const char *secret, const char *token,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys out of JSON. */
+/* Parses keys in JSON. */
 #include "s3/credentials_json.h"
 
 #include <errno.h>
@@ -23,21 +23,21 @@ static const char *const members[] = {
 	NULL,
 };
 
-/* What was read; cleared as a whole. */
+/* Parsed fields; cleared as a whole. */
 struct reading {
 	char access[CKPT_S3_ACCESS_MAX +
-		    2]; /* a byte more than may be: what is too long is told as that */
+		    2]; /* one byte more than allowed, so that too long values are found */
 	char secret[CKPT_S3_SECRET_MAX + 2];
 	char token[CKPT_S3_TOKEN_MAX + 2];
 	char other[CKPT_S3_TOKEN_MAX +
-		   2]; /* the token under the name of the other kind, which does not count */
+		   2]; /* the token under the other kind's name, which is ignored */
 	char expiration[64];
 	char code[64];
 	uint64_t version;
 	enum ckpt_s3_credentials_kind kind;
 };
 
-/* A string, or null, which is as good as none. */
+/* A string or null; null counts as missing. */
 static bool text_or_null(struct ckpt_reader *r, char *out, size_t size)
 {
 	if (ckpt_reader_peek(r) == 'n')
@@ -89,7 +89,7 @@ static int read_object(const char *text, size_t length, const char *whose, struc
 
 static int refuse(struct ckpt_error *err, const char *whose, const char *why)
 {
-	return ckpt_fail(err, CKPT_EFORMAT, "%s gave no keys that can be used: %s", whose, why);
+	return ckpt_fail(err, CKPT_EFORMAT, "%s returned no usable keys: %s", whose, why);
 }
 
 static int check(const struct reading *in, const char *whose, struct ckpt_error *err)
@@ -100,7 +100,7 @@ static int check(const struct reading *in, const char *whose, struct ckpt_error 
 	if (in->kind == CKPT_S3_CREDENTIALS_PROCESS && in->version != 1)
 		return refuse(err, whose, "\"Version\" is not 1");
 	if (*in->code && strcmp(in->code, "Success") != 0)
-		return ckpt_fail(err, CKPT_EAUTH, "%s refuses to give keys: it says '%s'", whose,
+		return ckpt_fail(err, CKPT_EAUTH, "%s refused to return keys: '%s'", whose,
 			in->code[strspn(in->code, letters)] ? "?" : in->code);
 	if (!*in->access || !*in->secret)
 		return refuse(err, whose, "\"AccessKeyId\" or \"SecretAccessKey\" is missing");
@@ -122,7 +122,7 @@ int ckpt_s3_credentials_json(const char *text, size_t length, enum ckpt_s3_crede
 	if (r == 0)
 		r = check(in, whose, err);
 	if (r == 0 && *in->expiration && !ckpt_s3_date_iso(in->expiration, &expires))
-		r = refuse(err, whose, "\"Expiration\" is no date");
+		r = refuse(err, whose, "\"Expiration\" is not a date");
 	if (r == 0)
 		r = ckpt_s3_credentials_set(
 			in->access, in->secret, in->token, whose, err, ret_keys);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dates as S3 writes and reads them. */
+/* Formats and parses dates of S3. */
 #include "s3/date.h"
 
 #include <stdio.h>
@@ -18,8 +18,8 @@ struct civil {
 };
 
 /*
- * Days since 1970-01-01, and back. Years are counted from March, so that the leap day is the last of
- * one; eras of 400 years have 146,097 days each.
+ * Days since 1970-01-01, and back. Years begin in March, so that the leap day is the last one; eras of 400 years have
+ * 146,097 days.
  */
 static int64_t days_of(int year, int month, int day)
 {
@@ -62,7 +62,7 @@ static bool leap(int year)
 	return year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
 }
 
-/* `offset_s` is what the clock that was read is ahead of UTC. */
+/* `offset_s` is local time minus UTC. */
 static bool to_unix(const struct civil *c, int offset_s, uint64_t *ret_unix_s)
 {
 	static const int days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
@@ -72,7 +72,7 @@ static bool to_unix(const struct civil *c, int offset_s, uint64_t *ret_unix_s)
 		return false;
 	if (c->day > days[c->month - 1] + (c->month == 2 && leap(c->year)))
 		return false;
-	/* 60: a leap second, which Unix time counts as the next minute's first. */
+	/* 60: a leap second, which in Unix time is the first of the next minute. */
 	if (c->hour > 23 || c->minute > 59 || c->second > 60)
 		return false;
 	seconds = days_of(c->year, c->month, c->day) * DAY_S + (int64_t)c->hour * 3600 +
@@ -83,7 +83,7 @@ static bool to_unix(const struct civil *c, int offset_s, uint64_t *ret_unix_s)
 	return true;
 }
 
-/* Takes exactly `count` digits. */
+/* Parses exactly `count` digits. */
 static bool digits(const char **at, int count, int *ret_value)
 {
 	int value = 0;
@@ -136,7 +136,7 @@ static bool imf(const char *at, struct civil *c)
 	       take(&at, " GMT") && *at == 0;
 }
 
-/* 06-Nov-94 08:49:37 GMT: of this century unless that year begins with 7, 8 or 9. */
+/* 06-Nov-94 08:49:37 GMT: in the 1900s if the year begins with 7, 8 or 9. */
 static bool rfc850(const char *at, struct civil *c)
 {
 	if (!(digits(&at, 2, &c->day) && take(&at, "-") && month_name(&at, &c->month) &&
@@ -161,7 +161,7 @@ static bool asctime_form(const char *at, struct civil *c)
 bool ckpt_s3_date_http(const char *text, uint64_t *ret_unix_s)
 {
 	struct civil c = {0};
-	size_t day = strcspn(text, ", "); /* of the week, which says nothing new */
+	size_t day = strcspn(text, ", "); /* skips the day of the week */
 
 	if (day < 3 || day > 9 || text[day] == 0)
 		return false;
@@ -174,7 +174,7 @@ bool ckpt_s3_date_http(const char *text, uint64_t *ret_unix_s)
 	return asctime_form(text + day + 1, &c) && to_unix(&c, 0, ret_unix_s);
 }
 
-/* Z, or +hh:mm, the colon of which some leave out. */
+/* Z or +hh:mm; the colon is optional. */
 static bool offset(const char *at, int *ret_seconds)
 {
 	int hours;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a bucket is asked. */
+/* Endpoints of buckets. */
 #include "s3/endpoint.h"
 
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@ static const char *text_or_none(const char *text)
 	return text ? text : "";
 }
 
-/* Parts of the AWS cloud that have domains of their own, by how their regions begin. */
+/* Domains of the AWS partitions, by the prefix of their regions. */
 static const char *aws_domain(const char *region)
 {
 	static const struct {
@@ -44,7 +44,7 @@ static const char *aws_domain(const char *region)
 	return "amazonaws.com";
 }
 
-/* Labels of letters, digits and '-' (and '_', as the DNS of containers has it), none of them empty. */
+/* Non-empty labels of letters, digits, '-', and '_' (used in the DNS of containers). */
 static bool is_host_name(const char *host)
 {
 	size_t length = strlen(host);
@@ -63,7 +63,7 @@ static bool is_host_name(const char *host)
 	}
 }
 
-/* A bucket that can be a part of a host's name, by AWS's rules. */
+/* Whether the bucket can be part of a host name, by AWS's rules. */
 static bool is_label(const char *bucket)
 {
 	size_t length = strlen(bucket);
@@ -87,11 +87,11 @@ static bool is_ip(const char *host)
 	return inet_pton(AF_INET6, text, &address) == 1;
 }
 
-/* What a user's URL is made of. */
+/* The parts of a user's URL. */
 struct parts {
 	bool tls;
 	char host[CKPT_S3_HOST_MAX + 1];
-	unsigned port; /* 0: the scheme's */
+	unsigned port; /* 0: the default of the scheme */
 	char base[CKPT_S3_BASE_MAX + 1];
 };
 
@@ -108,8 +108,8 @@ static int parse_port(const char *url, const char *text, size_t length, struct c
 	}
 	if (port == 0 || port > UINT16_MAX)
 		return ckpt_fail(err, -EINVAL,
-			"the endpoint '%s' has no port from 1 to 65535: '%.*s'", url, (int)length,
-			text);
+			"the endpoint '%s' has an invalid port '%.*s': it must be 1 to 65535", url,
+			(int)length, text);
 	parts->port = port == (parts->tls ? 443 : 80) ? 0 : port;
 	return 0;
 }
@@ -129,15 +129,14 @@ static int parse_authority(const char *url, const char *text, size_t length, str
 			(char)(text[i] >= 'A' && text[i] <= 'Z' ? text[i] - 'A' + 'a' : text[i]);
 	parts->host[host] = 0;
 	if (!is_ip(parts->host) && !is_host_name(parts->host))
-		return ckpt_fail(err, -EINVAL,
-			"the endpoint '%s' has a host that is neither a name nor an address: '%s'",
+		return ckpt_fail(err, -EINVAL, "the endpoint '%s' has an invalid host name: '%s'",
 			url, parts->host);
 	if (!colon)
 		return 0;
 	return parse_port(url, colon + 1, length - host - 1, err, parts);
 }
 
-/* Components that need no encoding, so that nobody on the way has a reason to change them. */
+/* Only characters that need no encoding, so that nothing on the way changes them. */
 static int parse_base(
 	const char *url, const char *path, struct ckpt_error *err, struct parts *parts)
 {
@@ -158,8 +157,7 @@ static int parse_base(
 			(name <= 2 && strspn(at + 1, ".") >= name))
 			return ckpt_fail(err, -EINVAL,
 				"the path of the endpoint '%s' can hold letters, digits, '-', '.', "
-				"'_' and "
-				"'~' between single slashes; no query, no '%%'",
+				"'_' and '~' between single slashes; no query, no '%%'",
 				url);
 		at += 1 + name;
 	}
@@ -172,18 +170,18 @@ static int parse_url(const char *url, struct ckpt_error *err, struct parts *part
 	size_t length;
 	int r;
 
-	/* Somebody's password may stand there, so none of it is shown. */
+	/* It may contain a password, so it is not shown. */
 	if (strchr(url, '@'))
 		return ckpt_fail(err, -EINVAL,
-			"the endpoint holds an '@': user and password do not belong there");
+			"the endpoint contains an '@': remove the user name and password");
 	if (strncasecmp(url, "https://", 8) == 0) {
 		parts->tls = true;
 		rest = url + 8;
 	} else if (strncasecmp(url, "http://", 7) == 0) {
 		rest = url + 7;
 	} else {
-		return ckpt_fail(err, -EINVAL,
-			"the endpoint '%s' begins neither with https:// nor with http://", url);
+		return ckpt_fail(
+			err, -EINVAL, "the endpoint '%s' must begin with https:// or http://", url);
 	}
 	length = strcspn(rest, "/?#");
 	r = parse_authority(url, rest, length, err, parts);
@@ -195,10 +193,10 @@ static int check_region(const char *region, bool aws, struct ckpt_error *err)
 	size_t length = strlen(region);
 	const char *allowed = aws ? LOWER DIGITS "-" : LOWER UPPER DIGITS "-._";
 
-	/* It becomes a part of a host's name, and of what is signed. */
+	/* It is used in host names and signatures. */
 	if (length == 0 || length > CKPT_S3_REGION_MAX || strspn(region, allowed) != length ||
 		region[0] == '-' || region[length - 1] == '-')
-		return ckpt_fail(err, -EINVAL, "'%s' is no region%s", region,
+		return ckpt_fail(err, -EINVAL, "'%s' is not a region%s", region,
 			aws ? ": AWS has regions such as eu-central-1" : "");
 	return 0;
 }
@@ -215,8 +213,7 @@ static int aws_host(const struct ckpt_s3_endpoint_config *config, const char *re
 			"AWS has no FIPS endpoints in China (region %s): switch them off", region);
 	if (length > 6 && strcmp(bucket + length - 6, "--x-s3") == 0)
 		return ckpt_fail(err, CKPT_EUNSUPPORTED,
-			"'%s' is a directory bucket of S3 Express, which is asked in another way: "
-			"use a "
+			"'%s' is a directory bucket of S3 Express, which is not supported: use a "
 			"general purpose bucket",
 			bucket);
 	parts->tls = true;
@@ -241,12 +238,12 @@ static int choose_style(const struct ckpt_s3_endpoint_config *config, const stru
 		return 0;
 	if (is_ip(parts->host))
 		return ckpt_fail(err, -EINVAL,
-			"the endpoint %s is an address, before which no bucket can stand: use path "
-			"addressing, or the host's name",
+			"the endpoint %s is an IP address, which cannot have a bucket in front: "
+			"use path addressing, or the host's name",
 			parts->host);
 	if (!is_label(bucket) || strlen(bucket) + 1 + strlen(parts->host) > CKPT_S3_HOST_MAX)
 		return ckpt_fail(err, -EINVAL,
-			"the bucket '%s' cannot be a part of a host's name: use path addressing",
+			"the bucket '%s' cannot be part of a host name: use path addressing",
 			bucket);
 	return 0;
 }
@@ -269,9 +266,8 @@ int ckpt_s3_endpoint_make(const struct ckpt_s3_endpoint_config *config, struct c
 	CKPT_ASSERT(config->bucket && strlen(config->bucket) <= CKPT_S3_BUCKET_MAX);
 	if (!endpoint.aws && (config->dualstack || config->fips))
 		return ckpt_fail(err, -EINVAL,
-			"dual-stack and FIPS choose among AWS's own endpoints: they do not go with "
-			"the "
-			"endpoint that is given");
+			"dual-stack and FIPS select AWS's own endpoints: they cannot be combined "
+			"with the endpoint that is given");
 	r = endpoint.aws ? aws_host(config, region, err, &parts) : parse_url(url, err, &parts);
 	if (r < 0)
 		return r;

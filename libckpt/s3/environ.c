@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copy of the environment, in one piece of memory. */
+/* A copy of the environment in one block of memory. */
 #include "s3/environ.h"
 
 #include <errno.h>
@@ -39,7 +39,7 @@ int ckpt_s3_environ_take(
 	}
 	at = ret_vars->text;
 	for (size_t i = 0; i < count; i++) {
-		/* Another thread may write where we read: not more than was measured. */
+		/* Another thread may change it meanwhile: copy at most what was measured. */
 		size_t left = size - (size_t)(at - ret_vars->text);
 		const char *line = environment[i];
 		size_t length = left > 0 && line ? strnlen(line, left - 1) : 0;

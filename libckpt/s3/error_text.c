@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failures of requests to S3, in words. */
+/* Error messages of S3 requests. */
 #include "s3/error_text.h"
 
 #include <errno.h>
@@ -9,75 +9,77 @@
 #include "base/error.h"
 #include "base/utf8.h"
 
-#define KEY_SHOWN 320 /* bytes: the rest of the sentence has to fit, too */
+#define KEY_SHOWN 320 /* bytes: the rest of the message must fit, too */
 
 struct meaning {
-	const char *name; /* of S3's code; NULL: by status alone */
+	const char *name; /* S3's error code; NULL: by status only */
 	int status;       /* 0: any */
 	int code;
-	const char *advice; /* NULL: there is none */
+	const char *advice; /* NULL: none */
 };
 
-/* The first that fits. Codes that stores other than AWS's have are among them. */
+/* The first match counts. Includes codes of stores other than AWS. */
 static const struct meaning meanings[] = {
 	{"NoSuchKey", 0, -ENOENT, NULL},
 	{"NoSuchUpload", 0, -ESTALE,
-		"it was ended, or a lifecycle rule has removed it: the object is sent anew"},
-	{"NoSuchBucket", 0, CKPT_ENOSTORE,
-		"look at the bucket's name, and at the endpoint and account that are used"},
+		"it was completed or aborted, or a lifecycle rule removed it: the object is sent "
+		"again"},
+	{"NoSuchBucket", 0, CKPT_ENOSTORE, "check the bucket's name, the endpoint and the account"},
 	{"PermanentRedirect", 0, CKPT_ENOSTORE, "set the bucket's region or endpoint"},
 	{"TemporaryRedirect", 0, CKPT_ENETWORK,
-		"a bucket that was made a moment ago is moved for some minutes: try again later"},
+		"a new bucket redirects for some minutes: try again later"},
 	{"AuthorizationHeaderMalformed", 0, CKPT_ENOSTORE, "set the bucket's region"},
 	{"IllegalLocationConstraintException", 0, CKPT_ENOSTORE, "set the bucket's region"},
 	{"SignatureDoesNotMatch", 0, CKPT_EAUTH,
 		"the secret access key is not that of the access key id, or a proxy changes "
 		"requests"},
 	{"InvalidAccessKeyId", 0, CKPT_EAUTH,
-		"this server does not know the access key id: look at the keys, and at the "
+		"this server does not know the access key id: check the keys and the "
 		"endpoint"},
 	{"ExpiredToken", 0, CKPT_EAUTH,
-		"the session's keys have expired, and new ones are not to be had"},
+		"the session's keys have expired, and there are no new ones"},
 	{"ExpiredTokenException", 0, CKPT_EAUTH,
-		"the session's keys have expired, and new ones are not to be had"},
+		"the session's keys have expired, and there are no new ones"},
 	{"TokenRefreshRequired", 0, CKPT_EAUTH,
-		"the session's keys have expired, and new ones are not to be had"},
+		"the session's keys have expired, and there are no new ones"},
 	{"InvalidToken", 0, CKPT_EAUTH,
-		"the session token does not belong to the keys: look where they come from"},
+		"the session token does not belong to the keys: check where they come from"},
 	{"RequestTimeTooSkewed", 0, CKPT_EAUTH, "set this machine's clock"},
 	{"RequestExpired", 0, CKPT_EAUTH, "set this machine's clock"},
 	{"InvalidObjectState", 0, CKPT_EUNSUPPORTED,
 		"the object is archived: have the store restore it, or keep checkpoints out of "
 		"archives"},
-	{"QuotaExceeded", 0, -ENOSPC, "the quota of the bucket or of its owner is used up"},
-	{"StorageQuotaExceeded", 0, -ENOSPC, "the quota of the bucket or of its owner is used up"},
+	{"QuotaExceeded", 0, -ENOSPC, "the quota of the bucket or of its owner is exceeded"},
+	{"StorageQuotaExceeded", 0, -ENOSPC, "the quota of the bucket or of its owner is exceeded"},
 	{"XMinioStorageFull", 0, -ENOSPC, "the store is full"},
-	{"XMinioAdminBucketQuotaExceeded", 0, -ENOSPC, "the quota of the bucket is used up"},
+	{"XMinioAdminBucketQuotaExceeded", 0, -ENOSPC, "the quota of the bucket is exceeded"},
 	{"InsufficientStorage", 0, -ENOSPC, "the store is full"},
 	{"EntityTooLarge", 0, -EFBIG, NULL},
 	{"KeyTooLongError", 0, -ENAMETOOLONG, "choose a shorter prefix"},
-	{"InvalidBucketName", 0, -EINVAL, "look at the bucket's name"},
+	{"InvalidBucketName", 0, -EINVAL, "check the bucket's name"},
 	{"BadDigest", 0, CKPT_EINTEGRITY, "the bytes were changed on their way to the server"},
 	{"XAmzContentSHA256Mismatch", 0, CKPT_EINTEGRITY,
 		"the bytes were changed on their way to the server"},
 	{"XAmzContentChecksumMismatch", 0, CKPT_EINTEGRITY,
 		"the bytes were changed on their way to the server"},
-	{"NotImplemented", 0, CKPT_EUNSUPPORTED, "this store cannot do that"},
+	{"NotImplemented", 0, CKPT_EUNSUPPORTED, "this store does not support that"},
 	{"InvalidRange", 0, -ERANGE, NULL},
 	{"ConditionalRequestConflict", 0, -EBUSY, NULL},
 	{"OperationAborted", 0, -EBUSY, NULL},
-	{"AccessDenied", 0, CKPT_EAUTH, "allow these keys to do that with this bucket and prefix"},
-	{NULL, 401, CKPT_EAUTH, "look at the keys that are used"},
+	{"AccessDenied", 0, CKPT_EAUTH, "allow these keys to do that in this bucket and prefix"},
+	{NULL, 401, CKPT_EAUTH, "check the keys"},
 	{NULL, 403, CKPT_EAUTH,
-		"allow these keys to do that with this bucket and prefix, and look at the keys"},
+		"allow these keys to do that in this bucket and prefix, or check the keys"},
 	{NULL, 404, -ENOENT, NULL},
-	{NULL, 405, CKPT_EUNSUPPORTED, "this store cannot do that: is the endpoint one of S3?"},
+	{NULL, 405, CKPT_EUNSUPPORTED,
+		"this store does not support that: check that the endpoint is one of S3"},
 	{NULL, 409, -EBUSY, NULL},
 	{NULL, 412, -EEXIST, NULL},
 	{NULL, 416, -ERANGE, NULL},
-	{NULL, 429, CKPT_ENETWORK, "the server is asked too often: by whom else?"},
-	{NULL, 501, CKPT_EUNSUPPORTED, "this store cannot do that"},
-	{NULL, 503, CKPT_ENETWORK, "the server is overloaded, or asked too often"},
+	{NULL, 429, CKPT_ENETWORK,
+		"the server receives too many requests: check what else uses it"},
+	{NULL, 501, CKPT_EUNSUPPORTED, "this store does not support that"},
+	{NULL, 503, CKPT_ENETWORK, "the server is overloaded, or receives too many requests"},
 	{NULL, 507, -ENOSPC, "the store is full"},
 	{NULL, 0, CKPT_ENETWORK, NULL},
 };
@@ -94,7 +96,7 @@ static const struct meaning *find(const char *name, int status)
 	return NULL;
 }
 
-/* What was not done, and after how many tries. */
+/* The request that failed, and the number of tries. */
 static void put_what(struct ckpt_buf *out, const struct ckpt_s3_asked *asked)
 {
 	size_t length = strlen(asked->key);
@@ -115,13 +117,13 @@ static void put_reply(struct ckpt_buf *out, const struct ckpt_s3_asked *asked, i
 	if (reply->message[0])
 		ckpt_buf_printf(out, " (%s)", reply->message);
 	if (reply->region[0] && strcmp(reply->region, asked->region) != 0)
-		ckpt_buf_printf(out, "; the bucket is in region %s, and %s was asked",
+		ckpt_buf_printf(out, "; the bucket is in region %s, and the request went to %s",
 			reply->region, asked->region);
 	else if (reply->endpoint[0])
-		ckpt_buf_printf(out, "; it is to be had at %s", reply->endpoint);
+		ckpt_buf_printf(out, "; use the endpoint %s", reply->endpoint);
 }
 
-/* A header may hold anything: what is no name of a request is not shown. */
+/* A header may contain anything: an invalid request id is not shown. */
 static void put_request_id(struct ckpt_buf *out, const char *id)
 {
 	size_t length = strlen(id);
@@ -133,7 +135,10 @@ static void put_request_id(struct ckpt_buf *out, const char *id)
 		ckpt_buf_printf(out, " [request %s]", id);
 }
 
-/* Records it as ckpt_fail_at() does, with the status. A buffer without memory leaves the phrase of the code. */
+/*
+ * Sets the error as ckpt_fail_at() does, with the status. If the buffer is out of memory, the message is the code's
+ * text.
+ */
 static int record(struct ckpt_error *err, int code, const struct ckpt_s3_asked *asked, int status,
 	struct ckpt_buf *words)
 {
@@ -161,7 +166,7 @@ int ckpt_s3_refused(struct ckpt_error *err, const struct ckpt_s3_asked *asked, i
 	put_reply(&words, asked, status, said);
 	if (m->advice)
 		ckpt_buf_printf(&words, "; %s", m->advice);
-	/* Last, because it is what a message that is too long can best do without. */
+	/* Last, because it may be cut off. */
 	if (said->request_id[0])
 		ckpt_buf_printf(&words, " [request %s]", said->request_id);
 	else if (asked->request_id)

@@ -13,7 +13,7 @@ static bool unreserved(unsigned char c)
 static void escape(struct ckpt_buf *out, const char *text, size_t length, bool path)
 {
 	static const char digits[] = "0123456789ABCDEF";
-	size_t run = 0; /* bytes from here on stay as they are */
+	size_t run = 0; /* the bytes from here on are copied unchanged */
 
 	for (size_t at = 0; at < length; at++) {
 		unsigned char c = (unsigned char)text[at];
@@ -47,7 +47,7 @@ static int hex(char c)
 	return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-/* Whether there is an escape at `at`, which is a '%'. */
+/* Whether the '%' at `at` begins an escape. */
 static bool escaped(const char *text, size_t length, size_t at)
 {
 	return length - at >= 3 && hex(text[at + 1]) >= 0 && hex(text[at + 2]) >= 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A whole file in memory. */
+/* Reads a whole file. */
 #include "s3/file_read.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 #include "base/secret.h"
 
-/* Bytes that were read, at most `max`. */
+/* Reads at most `max` bytes. */
 static ssize_t read_all(int fd, char *out, size_t max)
 {
 	size_t length = 0;
@@ -29,7 +29,7 @@ static ssize_t read_all(int fd, char *out, size_t max)
 
 int ckpt_s3_textfile_read(const char *path, size_t max, char **ret_text, size_t *ret_length)
 {
-	/* Whoever names a pipe that nobody writes to is not to stop a worker for ever. */
+	/* O_NONBLOCK: a pipe without a writer must not block a worker forever. */
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	char *text;
 	ssize_t n;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hashes by OpenSSL, and how they are written. */
+/* Hashes by OpenSSL, and their text forms. */
 #include "s3/hash.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 
 static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/* Why OpenSSL has failed; what it has queued about that is nobody else's. */
+/* Code of a failure of OpenSSL; empties OpenSSL's error queue. */
 static int failed(void)
 {
 	unsigned long why = ERR_peek_error();
@@ -35,7 +35,7 @@ int ckpt_s3_hmac(const void *key, size_t key_length, const void *data, size_t le
 	return HMAC(EVP_sha256(), key, (int)key_length, data, length, ret_mac, NULL) ? 0 : failed();
 }
 
-/* The struct is a name for OpenSSL's. */
+/* The struct is an alias of OpenSSL's. */
 static EVP_MD_CTX *context(struct ckpt_s3_hash *hash)
 {
 	return (EVP_MD_CTX *)(void *)hash;
@@ -127,6 +127,6 @@ bool ckpt_s3_base64_parse(const char *text, size_t count, uint8_t *ret_bytes)
 			bits &= (UINT32_C(1) << have) - 1;
 		}
 	}
-	/* What is left over of the last letter is zeros, or two texts would mean the same. */
+	/* The unused bits of the last character must be zero, so that each value has one text. */
 	return bits == 0;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long parts take, and which of those under way takes far longer than its peers. */
+/* Latencies of parts, and which part in flight is far slower than its peers. */
 #include "s3/hedge.h"
 
 #include <stdlib.h>
 
 #define SECOND_NS UINT64_C(1000000000)
-#define LEAST_NS  (3 * SECOND_NS) /* no part is hurried before that */
-#define TIMES     4               /* what nine of ten peers have kept to */
-#define ENOUGH    5               /* peers, of each that lags */
+#define LEAST_NS  (3 * SECOND_NS) /* no part is sent again earlier */
+#define TIMES     4               /* times the latency of nine of ten peers */
+#define ENOUGH    5               /* peers that are needed per slow part */
 
 void ckpt_s3_hedge_ended(
 	struct ckpt_s3_hedge *peers, uint64_t length, uint64_t begun_ns, uint64_t now_ns)
@@ -34,7 +34,7 @@ uint64_t ckpt_s3_hedge_look(const struct ckpt_s3_hedge *peers, uint64_t length, 
 
 	for (uint64_t i = 0; i < kept; i++) {
 		const struct ckpt_s3_peer *peer = &peers->last[i];
-		/* Of what is much smaller nothing follows. */
+		/* The latency of a much smaller part does not count. */
 		if (peer->ended_ns > begun_ns && peer->length >= length / 2)
 			took_ns[count++] = peer->took_ns;
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Read in place: every name and value is a piece of the one copy, so that clearing that clears all. */
+/* Parses in place: all names and values point into one copy, which is cleared as a whole. */
 #include "s3/ini.h"
 
 #include <errno.h>
@@ -15,8 +15,8 @@ struct parser {
 	struct ckpt_error *err;
 	unsigned long line;
 	const char *section; /* NULL: none yet */
-	size_t property;     /* the entry that an indented line belongs to; SIZE_MAX: none */
-	char *value_end;     /* of that entry: where its NUL is */
+	size_t property;     /* entry that an indented line belongs to; SIZE_MAX: none */
+	char *value_end;     /* end of that entry's value */
 };
 
 static bool blank(char c)
@@ -28,8 +28,8 @@ static int refuse(const struct parser *p, const char *why)
 {
 	const struct ckpt_where where = {.file = p->file};
 
-	return ckpt_fail_at(p->err, CKPT_EFORMAT, &where, "line %lu of %s is malformed: %s",
-		p->line, p->file, why);
+	return ckpt_fail_at(p->err, CKPT_EFORMAT, &where, "line %lu of %s is invalid: %s", p->line,
+		p->file, why);
 }
 
 static int add(struct parser *p, const char *parent, const char *name, const char *value)
@@ -37,7 +37,7 @@ static int add(struct parser *p, const char *parent, const char *name, const cha
 	struct ckpt_s3_ini *ini = p->ini;
 
 	if (ini->count == CKPT_S3_INI_ENTRIES)
-		return refuse(p, "there are too many sections and names before it");
+		return refuse(p, "too many sections and names");
 	if (ini->count == ini->room) {
 		size_t room = ini->room ? ini->room * 2 : 32;
 		void *grown = ckpt_realloc_array(ini->entries, room, sizeof(*ini->entries));
@@ -52,7 +52,7 @@ static int add(struct parser *p, const char *parent, const char *name, const cha
 	return 0;
 }
 
-/* Cuts blanks off both ends; `end` is where the text ends. */
+/* Trims both ends; `end` is the end of the text. */
 static char *trim(char *text, char *end)
 {
 	while (text < end && blank(*text))
@@ -98,7 +98,7 @@ static int take_section(struct parser *p, char *line, char *end)
 	return add(p, NULL, NULL, NULL);
 }
 
-/* "name = value"; false: there is no such thing, and nothing was changed. */
+/* Splits "name = value"; false: it is not that, and nothing was changed. */
 static bool split(char *line, char *end, const char *marks, char **ret_name, char **ret_value)
 {
 	char *mark = line;
@@ -123,7 +123,7 @@ static int take_property(struct parser *p, char *line, char *end)
 	int r;
 
 	if (!p->section)
-		return refuse(p, "there is no [section] before it");
+		return refuse(p, "it is in no [section]");
 	if (!split(line, end, "=:", &name, &value))
 		return refuse(p, "it is neither a [section] nor \"name = value\"");
 	r = add(p, NULL, name, value);
@@ -134,7 +134,7 @@ static int take_property(struct parser *p, char *line, char *end)
 	return 0;
 }
 
-/* An indented line: it goes on with the value, or is a name and value nested below an empty one. */
+/* An indented line: it continues the value, or is a name and value nested below an empty one. */
 static int take_indented(struct parser *p, char *line, char *end)
 {
 	const struct ckpt_s3_ini_entry *property = &p->ini->entries[p->property];
@@ -158,7 +158,7 @@ static int take_line(struct parser *p, char *line, char *end)
 	char *text = line;
 
 	if ((size_t)(end - line) > CKPT_S3_INI_LINE_MAX)
-		return refuse(p, "it is too long");
+		return refuse(p, "the value is too long");
 	while (text < end && blank(*text))
 		text++;
 	while (end > text && blank(end[-1]))
@@ -202,10 +202,11 @@ int ckpt_s3_ini_parse(const char *data, size_t length, const char *file, struct 
 	*ret_ini = (struct ckpt_s3_ini){0};
 	if (length > CKPT_S3_INI_MAX)
 		return ckpt_fail_at(err, CKPT_EFORMAT, &where,
-			"%s is no configuration: it has more than %u bytes", file, CKPT_S3_INI_MAX);
+			"%s is not a configuration file: it has more than %u bytes", file,
+			CKPT_S3_INI_MAX);
 	if (length > 0 && memchr(data, 0, length))
 		return ckpt_fail_at(err, CKPT_EFORMAT, &where,
-			"%s is no configuration: it is not text (there is a NUL in it)", file);
+			"%s is not a configuration file: it contains a NUL", file);
 	ret_ini->size = length + 1;
 	ret_ini->text = ckpt_secret_alloc(ret_ini->size);
 	if (!ret_ini->text)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How an object is cut into the parts of an upload. */
+/* How an object is divided into parts of an upload. */
 #include "s3/multipart.h"
 
 const struct ckpt_s3_limits ckpt_s3_limits = {.part_min = UINT64_C(5) << 20,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two files of profiles. */
+/* Reads the two files of profiles. */
 #include "s3/profiles.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@ static const struct {
 	[CKPT_S3_FILE_CREDENTIALS] = {"AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"},
 };
 
-/* As the AWS command line does: these are as good as no file. Containers often have a HOME of somebody else. */
+/* Like the AWS command line, treats these as missing files. In containers HOME often is another user's. */
 static bool as_good_as_none(int r)
 {
 	return r == -ENOENT || r == -ENOTDIR || r == -EACCES || r == -EPERM || r == -EISDIR ||
@@ -50,11 +50,11 @@ static int read_one(const struct ckpt_s3_environ *vars, enum ckpt_s3_profile_fil
 	}
 	if (r == -EFBIG)
 		return ckpt_fail(err, CKPT_EFORMAT,
-			"%s is no configuration: it has more than %u bytes", profiles->path[which],
-			CKPT_S3_INI_MAX);
+			"%s is not a configuration file: it has more than %u bytes",
+			profiles->path[which], CKPT_S3_INI_MAX);
 	if (r < 0)
 		return ckpt_fail(
-			err, r, "%s cannot be read: %s", profiles->path[which], ckpt_code_text(r));
+			err, r, "cannot read %s: %s", profiles->path[which], ckpt_code_text(r));
 	r = ckpt_s3_ini_parse(text, length, profiles->path[which], err, &profiles->ini[which]);
 	ckpt_secret_free(text);
 	return r;
@@ -82,7 +82,7 @@ void ckpt_s3_profiles_clear(struct ckpt_s3_profiles *profiles)
 	*profiles = (struct ckpt_s3_profiles){0};
 }
 
-/* The section of a profile; false: it has none there. "[profile default]" goes before "[default]". */
+/* The section of a profile in a file; false: there is none. "[profile default]" takes precedence over "[default]". */
 static bool section_of(const struct ckpt_s3_profiles *profiles, enum ckpt_s3_profile_file file,
 	const char *profile, char section[SECTION_MAX])
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a server says when it refuses. */
+/* Parses error responses. */
 #include "s3/response_error.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ struct error_read {
 	bool is_error;
 };
 
-/* Ends the reading of what is none; the code goes no further. */
+/* Ends parsing with an error if the root is another element. */
 static int begin(void *user, const char *path)
 {
 	struct error_read *e = user;
@@ -50,14 +50,14 @@ static int end(void *user, const char *path, const char *text, size_t length)
 	};
 
 	for (size_t i = 0; i < CKPT_COUNT(known); i++) {
-		/* The first stays: one that comes twice is somebody else's. */
+		/* The first value counts. */
 		if (ckpt_s3_field_is(&field, known[i].path) && known[i].text[0] == 0)
 			ckpt_s3_field_words(&field, known[i].text, known[i].size);
 	}
 	return 0;
 }
 
-/* Some servers and proxies quote the request. What it was signed with is for no log. */
+/* Some servers and proxies quote the request. Signatures and tokens must not be logged. */
 static bool quotes_secrets(const char *message)
 {
 	static const char *const marks[] = {"Signature=", "AWS4-HMAC",
@@ -82,7 +82,7 @@ bool ckpt_s3_error_parse(const void *data, size_t length, struct ckpt_s3_error_r
 	static const struct ckpt_s3_xml_calls calls = {begin, end};
 	struct error_read e = {.is_error = false};
 
-	/* What was read before it broke off is still worth telling. */
+	/* If the XML is broken, what was parsed before is still useful. */
 	(void)ckpt_s3_xml_read(data, length, FILE_NAME, &calls, &e, NULL);
 	if (!e.is_error)
 		return false;

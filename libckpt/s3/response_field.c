@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one element of an answer says. */
+/* Parses one element of a response. */
 #include "s3/response_field.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@ int ckpt_s3_field_line(const struct ckpt_s3_field *field, char *ret_text, size_t
 	if (field->length >= size)
 		return ckpt_s3_field_fail(field, "has more than %zu bytes", size - 1);
 	if (!ckpt_utf8_is_line(field->text))
-		return ckpt_s3_field_fail(field, "holds control characters");
+		return ckpt_s3_field_fail(field, "contains control characters");
 	memcpy(ret_text, field->text, field->length + 1);
 	return 0;
 }
@@ -56,13 +56,13 @@ int ckpt_s3_field_u64(const struct ckpt_s3_field *field, uint64_t max, uint64_t 
 	uint64_t value = 0;
 
 	if (field->length == 0)
-		return ckpt_s3_field_fail(field, "holds no number");
+		return ckpt_s3_field_fail(field, "is not a number");
 	for (size_t i = 0; i < field->length; i++) {
 		char c = field->text[i];
 		uint64_t digit = (uint64_t)(c - '0');
 
 		if (c < '0' || c > '9')
-			return ckpt_s3_field_fail(field, "holds no number");
+			return ckpt_s3_field_fail(field, "is not a number");
 		if (digit > max || value > (max - digit) / 10)
 			return ckpt_s3_field_fail(
 				field, "is greater than %llu", (unsigned long long)max);
@@ -116,7 +116,7 @@ void *ckpt_s3_field_more(const struct ckpt_s3_field *field, void **items, size_t
 {
 	void *moved = *items;
 
-	/* Powers of two: the array has no count of its room. */
+	/* Grown at powers of two, because the capacity is not stored. */
 	if ((count & (count - 1)) == 0) {
 		moved = ckpt_realloc_array(*items, count ? 2 * count : 1, size);
 		if (!moved) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a server answers when it lists. */
+/* Parses responses to listings. */
 #include "s3/response_list.h"
 
 #include <errno.h>
@@ -12,13 +12,13 @@
 #define UPLOADS "ListMultipartUploadsResult"
 #define DELETES "DeleteResult"
 
-#define DELETES_MAX 1000 /* that one request asks for */
+#define DELETES_MAX 1000 /* most keys of one request */
 
 struct list_read {
 	const char *file;
 	struct ckpt_error *err;
 	const char *root;
-	bool encoded; /* keys and markers; said anywhere in the answer */
+	bool encoded; /* keys and markers are encoded; may occur anywhere in the response */
 	bool more;
 	struct ckpt_s3_object_list objects;
 	struct ckpt_s3_upload_list uploads;
@@ -67,7 +67,7 @@ static int begin(void *user, const char *path)
 	return r;
 }
 
-/* What lists of objects and of uploads have alike. */
+/* Common to lists of objects and of uploads. */
 static int end_any(struct list_read *l, const struct ckpt_s3_field *field)
 {
 	const char *name = strchr(field->path, '/');
@@ -108,7 +108,7 @@ static int finish_objects(struct list_read *l, const struct ckpt_s3_field *field
 	int r = 0;
 
 	if (l->more && !list->next_token)
-		return ckpt_s3_field_fail(field, "is cut short, and does not say where it goes on");
+		return ckpt_s3_field_fail(field, "is truncated, but has no continuation token");
 	if (!l->more) {
 		ckpt_free(list->next_token);
 		list->next_token = NULL;
@@ -156,7 +156,7 @@ static int finish_uploads(struct list_read *l, const struct ckpt_s3_field *field
 
 	list->more = l->more;
 	if (l->more && !list->next_key)
-		return ckpt_s3_field_fail(field, "is cut short, and does not say where it goes on");
+		return ckpt_s3_field_fail(field, "is truncated, but has no next marker");
 	if (list->next_key)
 		r = ckpt_s3_field_decode(l->file, l->encoded, list->next_key, l->err);
 	for (size_t i = 0; i < list->count && r == 0; i++)

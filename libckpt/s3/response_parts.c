@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a server answers about an upload in parts. */
+/* Parses responses about multipart uploads. */
 #include "s3/response_parts.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #define LIST   "ListPartsResult"
 #define DONE   "CompleteMultipartUploadResult"
 
-/* What all of them have: whose answer it is, and whether its root is the right one. */
+/* Common to all parsers: the request, and whether the root element is right. */
 struct parts_read {
 	const char *file;
 	struct ckpt_error *err;
@@ -54,7 +54,7 @@ static int end_upload(void *user, const char *path, const char *text, size_t len
 	return 0;
 }
 
-/* Of the part that was begun last. */
+/* The current part is complete. */
 static int end_part(struct parts_read *p, const struct ckpt_s3_field *field)
 {
 	struct ckpt_s3_part *part = &p->list.parts[p->list.count - 1];
@@ -77,7 +77,7 @@ static int end_part(struct parts_read *p, const struct ckpt_s3_field *field)
 			return ckpt_s3_field_fail(field, "has no number or no ETag");
 		if (p->list.count > 1 && part[-1].number >= part->number)
 			return ckpt_s3_field_fail(
-				field, "%u comes behind %u", part->number, part[-1].number);
+				field, "%u comes after %u", part->number, part[-1].number);
 	}
 	return r;
 }
@@ -98,7 +98,7 @@ static int end_list(void *user, const char *path, const char *text, size_t lengt
 		return ckpt_s3_field_bool(&field, &p->list.more);
 	if (ckpt_s3_field_is(&field, LIST "/ChecksumAlgorithm"))
 		p->list.crc32c = strcmp(field.text, "CRC32C") == 0;
-	/* Some write an empty one when there is no more. */
+	/* Some servers send an empty one on the last page. */
 	if (ckpt_s3_field_is(&field, LIST "/NextPartNumberMarker") && length > 0) {
 		r = ckpt_s3_field_u64(&field, CKPT_S3_PARTS_MAX, &marker);
 		if (r < 0)
@@ -110,10 +110,9 @@ static int end_list(void *user, const char *path, const char *text, size_t lengt
 		return 0;
 	if (!p->has_marker && p->list.count > 0)
 		p->list.next_marker = p->list.parts[p->list.count - 1].number;
-	/* Or the same page would be asked for again and again. */
+	/* Otherwise the same page would be requested forever. */
 	if (p->list.count == 0 || p->list.next_marker < p->list.parts[p->list.count - 1].number)
-		return ckpt_s3_field_fail(
-			&field, "is cut short, and does not say where it goes on");
+		return ckpt_s3_field_fail(&field, "is truncated, but has no next marker");
 	return 0;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a server answers about an upload in parts. */
+/* Parses responses about multipart uploads. */
 #ifndef CKPT_S3_RESPONSE_PARTS_H
 #define CKPT_S3_RESPONSE_PARTS_H
 
@@ -22,28 +22,28 @@ struct ckpt_s3_part {
 
 /* A page of ListParts. Zero: none. */
 struct ckpt_s3_part_list {
-	struct ckpt_s3_part *parts; /* by their numbers, each once */
+	struct ckpt_s3_part *parts; /* sorted by number, without duplicates */
 	size_t count;
-	bool more;            /* from the part behind the last on: ask with part-number-marker */
-	uint32_t next_marker; /* of that */
-	bool crc32c;          /* the server says that the upload was begun with these sums */
+	bool more;            /* there are more: use next_marker as part-number-marker */
+	uint32_t next_marker; /* if `more` */
+	bool crc32c;          /* the upload was begun with these checksums */
 };
 
-/* What has become of an upload that was completed. */
+/* The result of a completed upload. */
 struct ckpt_s3_completed {
 	char etag[CKPT_S3_ETAG_MAX + 1];
-	enum ckpt_s3_sum sum; /* of what `crc32c` is */
+	enum ckpt_s3_sum sum; /* the kind of `crc32c` */
 	uint32_t crc32c;
 };
 
-/* All: 0, CKPT_EFORMAT or -ENOMEM with words; `file` is what was asked, for these. */
-/* The id is there if it could be read, whatever failed after it: there is an upload then. Else "". */
+/* All return 0, CKPT_EFORMAT or -ENOMEM, with a message; `file` names the request in it. */
+/* The id is set if it could be parsed, even after a failure, because the upload then exists. Else "". */
 int ckpt_s3_upload_parse(const void *data, size_t length, const char *file, struct ckpt_error *err,
 	char ret_upload_id[CKPT_S3_UPLOAD_ID_MAX + 1]);
 int ckpt_s3_part_list_parse(const void *data, size_t length, const char *file,
 	struct ckpt_error *err, struct ckpt_s3_part_list *ret_list);
 void ckpt_s3_part_list_clear(struct ckpt_s3_part_list *list);
-/* Look for an error in it first: ckpt_s3_error_parse(). */
+/* Check for an error first: ckpt_s3_error_parse(). */
 int ckpt_s3_completed_parse(const void *data, size_t length, const char *file,
 	struct ckpt_error *err, struct ckpt_s3_completed *ret_completed);
 

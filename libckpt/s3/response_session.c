@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys that STS answers with. */
+/* Parses keys in responses of STS. */
 #include "s3/response_session.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@ struct session_read {
 	struct ckpt_s3_session session;
 };
 
-/* What follows the two elements around it, which are named like the action; NULL: something else. */
+/* The path below the two outer elements, which are named after the action; NULL: another path. */
 static const char *below(const char *path)
 {
 	static const char *const roots[] = {"AssumeRoleResponse/AssumeRoleResult/",
@@ -49,16 +49,16 @@ static int end(void *user, const char *path, const char *text, size_t length)
 	return 0;
 }
 
-/* All of them are there. */
+/* Whether all fields are there. */
 static int check(const struct session_read *s)
 {
 	const struct ckpt_s3_session *session = &s->session;
 	const struct ckpt_s3_field field = {.file = s->file, .err = s->err, .path = "Credentials"};
 
 	if (!session->access[0] || !session->secret[0] || !session->token || !session->token[0])
-		return ckpt_s3_field_fail(&field, "are not there, or not all of them");
+		return ckpt_s3_field_fail(&field, "are incomplete");
 	if (session->expires_s == 0)
-		return ckpt_s3_field_fail(&field, "do not say when they expire");
+		return ckpt_s3_field_fail(&field, "have no expiry date");
 	return 0;
 }
 

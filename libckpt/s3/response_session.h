@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys that STS answers with: AssumeRole, AssumeRoleWithWebIdentity. */
+/* Keys in responses of STS: AssumeRole, AssumeRoleWithWebIdentity. */
 #ifndef CKPT_S3_RESPONSE_SESSION_H
 #define CKPT_S3_RESPONSE_SESSION_H
 
@@ -13,10 +13,10 @@ struct ckpt_s3_session {
 	uint64_t expires_s; /* Unix time */
 };
 
-/* 0, CKPT_EFORMAT or -ENOMEM, with words that hold nothing of them. `file` is what was asked. */
+/* 0, CKPT_EFORMAT or -ENOMEM, with a message that contains nothing of the keys. `file` names the request. */
 int ckpt_s3_session_parse(const void *data, size_t length, const char *file, struct ckpt_error *err,
 	struct ckpt_s3_session *ret_session);
-/* Clears what they were. */
+/* Clears the keys. */
 void ckpt_s3_session_clear(struct ckpt_s3_session *session);
 
 #endif

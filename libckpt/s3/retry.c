@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What follows a try. */
+/* What happens after a try. */
 #include "s3/retry.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #define BASE_AGAIN_MS  50
 #define BASE_SLOW_MS   1000
 #define CAP_MS         20000
-#define AMZ_MORE_MS    5000 /* how much longer than what was drawn x-amz-retry-after may have it */
+#define AMZ_MORE_MS    5000 /* x-amz-retry-after may exceed the drawn pause by at most this */
 #define DAY_MS         UINT64_C(86400000)
 
 struct known {
@@ -20,7 +20,7 @@ struct known {
 	enum ckpt_s3_verdict verdict;
 };
 
-/* Codes that say more than the status they come with. */
+/* Codes that are more specific than the status. */
 static const struct known codes[] = {
 	{"SlowDown", CKPT_S3_THROTTLED},
 	{"SlowDownRead", CKPT_S3_THROTTLED},
@@ -40,7 +40,7 @@ static const struct known codes[] = {
 	{"RequestTimeout", CKPT_S3_AGAIN},
 	{"RequestTimeoutException", CKPT_S3_AGAIN},
 	{"IDPCommunicationError", CKPT_S3_AGAIN},
-	/* The bytes were not those that were sent: the way to the server has changed or cut them. */
+	/* Other bytes have arrived than were sent: something on the way has changed or cut them. */
 	{"BadDigest", CKPT_S3_AGAIN},
 	{"IncompleteBody", CKPT_S3_AGAIN},
 	{"XAmzContentSHA256Mismatch", CKPT_S3_AGAIN},
@@ -61,7 +61,7 @@ static enum ckpt_s3_verdict judge_result(int result)
 	switch (result) {
 	case CKPT_ENETWORK:
 	case -ETIMEDOUT:
-	/* Not HTTP, or more headers than there can be: a proxy that has lost its way. */
+	/* Not HTTP, or too many headers: a broken proxy. */
 	case CKPT_EFORMAT:
 		return CKPT_S3_AGAIN;
 	default:
@@ -100,19 +100,19 @@ enum ckpt_s3_verdict ckpt_s3_judge(const struct ckpt_s3_outcome *outcome)
 		return judge_result(outcome->result);
 	if (success && outcome->code[0] == 0)
 		return CKPT_S3_DONE;
-	/* 304: the condition of a GET; an answer like any other. */
+	/* 304: the condition of a GET does not hold; a normal result. */
 	if (outcome->status == 304)
 		return CKPT_S3_DONE;
 	for (size_t i = 0; i < CKPT_COUNT(codes); i++) {
 		if (strcmp(outcome->code, codes[i].code) == 0)
 			return codes[i].verdict;
 	}
-	/* Two of us at once. For an upload in parts that is over, and it begins anew: not here. */
+	/* Concurrent requests. A multipart upload fails with that, and is begun again by the caller. */
 	if (outcome->conditional && outcome->status == 409 &&
 		(strcmp(outcome->code, "ConditionalRequestConflict") == 0 ||
 			strcmp(outcome->code, "OperationAborted") == 0))
 		return CKPT_S3_AGAIN;
-	/* Said behind the headers of a success, whose status means nothing then. */
+	/* An error in the body of a 2xx response: the status means nothing. */
 	return success ? CKPT_S3_FAILED : judge_status(outcome->status);
 }
 
@@ -129,7 +129,7 @@ bool ckpt_s3_budget_spare(struct ckpt_s3_budget *budget)
 	return true;
 }
 
-/* Exponential, with full jitter: from nothing to twice as much as before. */
+/* Exponential with full jitter: random from 0 to a maximum that doubles. */
 static uint64_t draw(uint64_t base_ms, unsigned failed, uint64_t random)
 {
 	uint64_t most = CAP_MS;
@@ -139,7 +139,7 @@ static uint64_t draw(uint64_t base_ms, unsigned failed, uint64_t random)
 	return random % (most + 1);
 }
 
-/* What is mended and made again at once, if that has not been tried. */
+/* Corrections are made once, and the request is repeated at once. */
 static enum ckpt_s3_why_not once(bool *done)
 {
 	if (*done)
@@ -181,7 +181,7 @@ enum ckpt_s3_why_not ckpt_s3_tries_next(struct ckpt_s3_tries *tries, struct ckpt
 	if (!tries->patient && tries->failed - tries->free >= most)
 		return CKPT_S3_TOO_MANY;
 	broke = budget->spent + cost > CKPT_S3_BUDGET;
-	/* A server that is killed fails all that is under way, many times at once: that must not be the end of it. */
+	/* A killed server fails all requests in flight, many times at once. That alone must not use up the tries. */
 	if (broke && !slow)
 		wait = draw(BASE_SLOW_MS, ++tries->late, delays->random);
 	else
@@ -196,7 +196,7 @@ enum ckpt_s3_why_not ckpt_s3_tries_next(struct ckpt_s3_tries *tries, struct ckpt
 	return CKPT_S3_GO;
 }
 
-/* Digits alone; UINT64_MAX: there is something else. A day at most. */
+/* Digits only; UINT64_MAX: something else. At most a day. */
 static uint64_t whole_number(const char *value, uint64_t unit_ms)
 {
 	uint64_t number = 0;

@@ -10,7 +10,7 @@
 #include "s3/environ.h"
 #include "s3/settings.h"
 
-/* Of a node, and of one process at least. One carries about 50 MB/s at AWS; what finds none waits in line. */
+/* Of a node; each process has at least one. One connection carries about 50 MB/s at AWS. Requests without one wait. */
 #define CONNECTIONS     32
 #define CONNECTIONS_MIN 4
 #define THREADS         2

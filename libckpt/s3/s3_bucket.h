@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A bucket as programs ask it: with the settings and keys of the environment, over libcurl. */
+/* A bucket with the settings and keys of the environment, over libcurl. */
 #ifndef CKPT_S3_S3_BUCKET_H
 #define CKPT_S3_S3_BUCKET_H
 
@@ -13,27 +13,24 @@
 struct ckpt_bucket;
 struct ckpt_s3_client;
 
-/* Of the core that asks it; all borrowed. */
+/* Context of the core; all borrowed. */
 struct ckpt_bucket_core {
 	struct ckpt_env *env;
 	struct ckpt_sched *sched;
 	struct ckpt_timers *timers;
 	struct ckpt_log *log;      /* may be NULL */
-	uint64_t send_bytes_per_s; /* cap of what is sent; 0: none */
-	unsigned sharers; /* processes of this node that do the same; 0 and 1: none but this one */
+	uint64_t send_bytes_per_s; /* upload limit; 0: none */
+	unsigned sharers; /* processes of this node that use the bucket; 0 and 1: only this one */
 	bool patient;     /* see s3/client.h */
-	bool gives_way;   /* as of struct ckpt_http_config */
+	bool gives_way;   /* as in struct ckpt_http_config */
 };
 
-/* On the caller's thread: reads the environment and ~/.aws. Asks no server. `place` is remote. */
+/* On the caller's thread: reads the environment and ~/.aws. Sends no request. `place` is remote. */
 int ckpt_bucket_open(const struct ckpt_s3_uri *place, const struct ckpt_bucket_core *core,
 	struct ckpt_error *err, struct ckpt_bucket **ret_bucket);
-/* Asked on the core's thread only. */
+/* For the core's thread only. */
 struct ckpt_s3_client *ckpt_bucket_client(struct ckpt_bucket *bucket);
-/*
- * Waits for its threads, which have nothing to do: any thread. The core asks it no more, and nothing is under way.
- * NULL is ignored.
- */
+/* Waits for its threads, which are idle: any thread. Nothing is in flight. NULL is ignored. */
 void ckpt_bucket_close(struct ckpt_bucket *bucket);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings: each is looked for in the same places, in the same order. */
+/* Settings: each is looked up in the same places and order. */
 #include "s3/settings.h"
 
 #include <errno.h>
@@ -13,13 +13,13 @@
 
 #define FROM_MAX 512
 
-/* Where one is looked for, and what it is if it is nowhere. */
+/* Where a setting is looked up, and its default. */
 struct place {
-	size_t offset; /* of the setting */
+	size_t offset; /* in struct ckpt_s3_settings */
 	const char *variables[2];
-	const char *parent; /* of the name in a profile */
+	const char *parent; /* parent of a nested name */
 	const char *name;
-	const char *other; /* the default; NULL: none */
+	const char *other; /* default; NULL: none */
 };
 
 #define SETTING(member) offsetof(struct ckpt_s3_settings, member)
@@ -61,7 +61,7 @@ static int set(const struct resolver *s, struct ckpt_s3_setting *setting, const 
 	return setting->value && setting->from ? 0 : no_memory(s);
 }
 
-/* The same for what a profile says. */
+/* Looks in the profile. */
 static int set_from_profile(const struct resolver *s, struct ckpt_s3_setting *setting,
 	const char *value, enum ckpt_s3_profile_file file)
 {
@@ -140,11 +140,11 @@ static int look_for_profile(const struct resolver *s)
 static int refuse(const struct resolver *s, const char *what, const struct ckpt_s3_setting *setting,
 	const char *may)
 {
-	return ckpt_fail(s->err, -EINVAL, "the %s '%s' (from %s) is not known: it may be %s", what,
+	return ckpt_fail(s->err, -EINVAL, "the %s '%s' (from %s) is invalid: it must be %s", what,
 		setting->value, setting->from, may);
 }
 
-/* "true" or "false"; a setting without a value is false. */
+/* "true" or "false"; an empty setting is false. */
 static int truth(const struct resolver *s, const char *what, const struct ckpt_s3_setting *setting,
 	bool *ret_truth)
 {
@@ -154,7 +154,7 @@ static int truth(const struct resolver *s, const char *what, const struct ckpt_s
 	return refuse(s, what, setting, "true or false");
 }
 
-/* Its number among `names`, of which the last is NULL; 0 where nothing is said. */
+/* Its index in `names`, which ends with NULL; 0 if it is not set. */
 static int choose(const struct resolver *s, const char *what, const struct ckpt_s3_setting *setting,
 	const char *const *names, const char *may)
 {
@@ -169,7 +169,10 @@ static int choose(const struct resolver *s, const char *what, const struct ckpt_
 
 /* Endpoints. */
 
-/* It goes into messages and into every request: so no user, no password, nothing that is not seen. */
+/*
+ * It is shown in messages and sent with every request, so it must not contain a user, a password or invisible
+ * characters.
+ */
 static int check_endpoint(const struct resolver *s, const struct ckpt_s3_setting *endpoint)
 {
 	const char *host = endpoint->value;
@@ -189,9 +192,8 @@ static int check_endpoint(const struct resolver *s, const struct ckpt_s3_setting
 	if (*host && *host != '/')
 		return 0;
 	return ckpt_fail(s->err, -EINVAL,
-		"the endpoint that is from %s cannot be used: it must be \"https://HOST\" or "
-		"\"https://HOST:PORT\" "
-		"(or http), without a user or a password",
+		"the endpoint from %s is invalid: it must be \"https://HOST\" or "
+		"\"https://HOST:PORT\" (or http), without a user or a password",
 		endpoint->from);
 }
 
@@ -226,7 +228,7 @@ static int look_for_endpoints(const struct resolver *s)
 	const char *value = said ? said
 				 : ckpt_s3_profile_get(&s->profiles, s->out->profile.value, NULL,
 					   "ignore_configured_endpoint_urls", NULL);
-	/* Borrowed, for the words of a refusal. */
+	/* Borrowed, for the error message. */
 	struct ckpt_s3_setting ignore = {
 		.value = (char *)value, .from = said ? (char *)variable : s->out->profile.value};
 	bool ignored;
@@ -243,9 +245,9 @@ static int look_for_endpoints(const struct resolver *s)
 	return r == 0 ? check_endpoint(s, &s->out->sts_endpoint) : r;
 }
 
-/* What they mean. */
+/* Values. */
 
-/* It becomes part of host names and of signatures. */
+/* It is used in host names and signatures. */
 static int check_region(const struct resolver *s)
 {
 	const struct ckpt_s3_setting *region = &s->out->region;
@@ -255,8 +257,8 @@ static int check_region(const struct resolver *s)
 	if (good > 0 && good <= 63 && region->value[good] == 0)
 		return 0;
 	return ckpt_fail(s->err, -EINVAL,
-		"the region '%s' (from %s) cannot be one: letters, digits and '-' are what it may "
-		"hold",
+		"the region '%s' (from %s) is invalid: only letters, digits and '-' are allowed, "
+		"at hold",
 		region->value, region->from);
 }
 
@@ -302,7 +304,7 @@ static int read_names(const struct resolver *s)
 	return 0;
 }
 
-/* "~" in the name of a file is the home, as in a shell that is not there. */
+/* Expands "~", which no shell has expanded. */
 static int expand_ca_file(const struct resolver *s)
 {
 	struct ckpt_s3_setting *ca = &s->out->ca_file;

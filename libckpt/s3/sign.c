@@ -14,7 +14,7 @@
 #define SCOPE_END "aws4_request"
 #define DAY       8 /* characters */
 
-/* ckpt_secret_alloc()'s. */
+/* Allocated by ckpt_secret_alloc(). */
 struct ckpt_s3_day_key {
 	char secret[CKPT_S3_SECRET_SIZE];
 	char day[DAY + 1];
@@ -76,7 +76,7 @@ static void add(struct ckpt_s3_signed *out, const char *name, const char *value)
 	out->headers[out->count++] = (struct ckpt_http_header){name, value};
 }
 
-/* The request's headers, and those that are made here, but for the last of them. */
+/* The request's headers and the generated ones, except authorization. */
 static int canonical_headers(const struct ckpt_s3_signing *signing,
 	const struct ckpt_s3_signed *made, struct ckpt_buf *out, struct ckpt_buf *names)
 {
@@ -93,7 +93,7 @@ static int canonical_headers(const struct ckpt_s3_signing *signing,
 	return ckpt_s3_canonical_headers(all, count, out, names);
 }
 
-/* More than the canonical request has bytes: a buffer that grew would leave copies of the token behind. */
+/* An upper bound of the canonical request: a buffer that grows would leave copies of the token. */
 static size_t room(const struct ckpt_s3_signing *signing, const struct ckpt_s3_signed *made)
 {
 	size_t size = 1024 + strlen(signing->method) + strlen(signing->path) +
@@ -138,7 +138,7 @@ static int hash_request(const struct ckpt_s3_signing *signing, const struct ckpt
 	return r;
 }
 
-/* The signature of it, put behind what it needs to be checked. */
+/* The authorization header with the signature. */
 static int authorize(const struct ckpt_s3_day_key *key, const struct ckpt_s3_signing *signing,
 	const char *request, const struct ckpt_buf *names, struct ckpt_s3_signed *out)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* STS: roles for keys. */
+/* STS: assumes roles. */
 #include "s3/sts.h"
 
 #include <errno.h>
@@ -13,9 +13,9 @@
 #include "s3/date.h"
 #include "s3/escape.h"
 
-#define QUOTE 12 /* bytes of a token that do not come twice by chance */
+#define QUOTE 12 /* a token's bytes that do not match by chance */
 
-/* The place. */
+/* The endpoint. */
 
 static const char *domain(const char *region)
 {
@@ -44,7 +44,7 @@ int ckpt_s3_sts_place(const struct ckpt_s3_settings *settings, struct ckpt_error
 	length = strcspn(host, "/?#");
 	if (length >= sizeof(ret_place->host) || (host[length] && strcmp(host + length, "/") != 0))
 		return ckpt_fail(err, -EINVAL,
-			"the endpoint of STS (from %s) cannot be used: it must be a scheme and a "
+			"the endpoint of STS (from %s) is invalid: it must be a scheme and a "
 			"host, with no path",
 			own->from);
 	memcpy(ret_place->host, host, length);
@@ -54,7 +54,7 @@ int ckpt_s3_sts_place(const struct ckpt_s3_settings *settings, struct ckpt_error
 	return 0;
 }
 
-/* The form. */
+/* The request body. */
 
 static void put(struct ckpt_buf *out, const char *name, const char *value)
 {
@@ -73,7 +73,7 @@ char *ckpt_s3_sts_form(const struct ckpt_s3_role *role, const char *session, con
 {
 	struct ckpt_buf out = {0};
 
-	/* All at once: a buffer that grows leaves pieces of the token behind. */
+	/* Allocated at once: a buffer that grows would leave copies of the token. */
 	out.cap = 512 + room_for(role->arn) + room_for(role->session ? role->session : session) +
 		  room_for(role->external_id) + room_for(token);
 	out.data = ckpt_alloc(out.cap);
@@ -96,9 +96,9 @@ char *ckpt_s3_sts_form(const struct ckpt_s3_role *role, const char *session, con
 	return NULL;
 }
 
-/* The answer. */
+/* The response. */
 
-/* Elements that mean something, wherever they stand. */
+/* Elements that are used, at any depth. */
 enum element { ACCESS, SECRET, TOKEN, EXPIRATION, CODE, MESSAGE, OTHER };
 
 static const char *const elements[] = {
@@ -107,7 +107,7 @@ static const char *const elements[] = {
 struct answer {
 	XML_Parser parser;
 	enum element in;
-	size_t length; /* of the text of `in` so far */
+	size_t length; /* length of the current element's text */
 	char access[CKPT_S3_ACCESS_MAX + 2];
 	char secret[CKPT_S3_SECRET_MAX + 2];
 	char token[CKPT_S3_TOKEN_MAX + 2];
@@ -116,7 +116,7 @@ struct answer {
 	char message[512];
 };
 
-/* expat keeps pieces of what it reads: its memory is cleared, too, so each block says how large it is. */
+/* expat keeps copies of its input, so its memory is cleared, too. Each block stores its size. */
 struct block {
 	size_t size;
 	max_align_t data[];
@@ -189,7 +189,7 @@ static void XMLCALL on_text(void *user, const XML_Char *text, int length)
 	if (a->in == OTHER)
 		return;
 	out = text_of(a, &size);
-	/* What is too long stays too long by one, and is refused as that. */
+	/* A text that is too long is cut to one byte above the limit, and refused later. */
 	if (count > size - 1 - a->length)
 		count = size - 1 - a->length;
 	memcpy(out + a->length, text, count);
@@ -205,7 +205,7 @@ static void XMLCALL on_end(void *user, const XML_Char *name)
 	a->in = OTHER;
 }
 
-/* Nobody who answers has one, and it is how a small text becomes a large one. */
+/* No server sends a document type, and it can expand a small text to a large one. */
 static void XMLCALL on_doctype(void *user, const XML_Char *name, const XML_Char *system,
 	const XML_Char *public, int subset)
 {
@@ -238,7 +238,7 @@ static int read_answer(const char *text, size_t length, struct answer *a)
 	return status == XML_STATUS_OK ? 0 : no_memory ? -ENOMEM : CKPT_EFORMAT;
 }
 
-/* Whether a piece of `token` is in it: of a signature that does not match, STS repeats what it should have signed. */
+/* Whether the text contains a part of `token`: after a signature mismatch, STS quotes what should have been signed. */
 static bool quotes(const char *text, const char *token)
 {
 	char piece[QUOTE + 1] = {0};
@@ -251,7 +251,7 @@ static bool quotes(const char *text, const char *token)
 	return false;
 }
 
-/* Its words, if they may be repeated. */
+/* The error, with STS's message if it may be repeated. */
 static int refused(
 	int status, struct answer *a, const char *token, const char *whose, struct ckpt_error *err)
 {
@@ -264,7 +264,7 @@ static int refused(
 	if (quotes(a->message, token))
 		*a->message = 0;
 	return ckpt_fail(err, status >= 500 || status == 429 ? CKPT_ENETWORK : CKPT_EAUTH,
-		"STS gives no keys for %s: it answers %d%s%s%s%s", whose, status,
+		"STS returned no keys for %s: status %d%s%s%s%s", whose, status,
 		*a->code ? " " : "", a->code, *a->message ? ": " : "", a->message);
 }
 
@@ -276,11 +276,10 @@ static int keys_of(const struct answer *a, const char *whose, struct ckpt_error 
 
 	if (!*a->access || !*a->secret || !*a->token)
 		return ckpt_fail(err, CKPT_EFORMAT,
-			"STS gives no keys for %s: its answer lacks a part of them", whose);
+			"STS returned no keys for %s: its answer is incomplete", whose);
 	if (!ckpt_s3_date_iso(a->expiration, &expires))
 		return ckpt_fail(err, CKPT_EFORMAT,
-			"STS gives no keys for %s: its answer has no date until when they last",
-			whose);
+			"STS returned no keys for %s: its answer has no expiry date", whose);
 	r = ckpt_s3_credentials_set(a->access, a->secret, a->token, whose, err, ret_keys);
 	if (r == 0)
 		ret_keys->expires_s = expires;
@@ -300,8 +299,7 @@ int ckpt_s3_sts_reply(int status, const char *text, size_t length, const char *t
 		r = refused(status, a, token, whose, err);
 	else if (r < 0)
 		(void)ckpt_fail(err, r,
-			"STS gives no keys for %s: its answer is not the XML that it should be",
-			whose);
+			"STS returned no keys for %s: its answer is not the expected XML", whose);
 	else
 		r = keys_of(a, whose, err, ret_keys);
 	ckpt_s3_forget_bytes(a, a ? sizeof(*a) : 0);

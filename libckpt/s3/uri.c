@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a store is. */
+/* Locations of stores. */
 #include "s3/uri.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 #define DIGITS  "0123456789"
 
-/* Letters, digits, '+', '-' and '.' before a colon, as a scheme is written; 0: there is none. */
+/* Length of a scheme: letters, digits, '+', '-' and '.' before a colon; 0: none. */
 static size_t scheme_length(const char *text)
 {
 	size_t length = strspn(text, LETTERS DIGITS "+-.");
@@ -36,30 +36,27 @@ static int check_bucket(const char *text, const char *bucket, struct ckpt_error 
 			err, -EINVAL, "'%s' names no bucket: write s3://BUCKET/PREFIX", text);
 	if (strncmp(bucket, "arn:", 4) == 0)
 		return ckpt_fail(err, CKPT_EUNSUPPORTED,
-			"'%s' is an ARN: an access point has an alias, which can be used as a "
-			"bucket's name",
+			"'%s' is an ARN: use the alias of the access point as a bucket's name",
 			text);
 	if (length < 3 || strspn(bucket, LETTERS DIGITS ".-_") != length ||
 		!strchr(LETTERS DIGITS, bucket[0]))
 		return ckpt_fail(err, -EINVAL,
-			"'%s' is no name of a bucket (in '%s'): 3 to %d letters, digits, '.', '-' "
-			"and '_' "
-			"are, beginning with a letter or digit",
+			"'%s' is not a bucket name (in '%s'): it must have 3 to %d letters, "
+			"digits, '.', '-' and '_' and begin with a letter or digit",
 			bucket, text, CKPT_S3_BUCKET_MAX);
 	return 0;
 }
 
-/* Components that are there, and are themselves wherever the key goes. */
+/* No component may be empty, "." or "..". */
 static int check_prefix(const char *text, const char *prefix, struct ckpt_error *err)
 {
 	if (!ckpt_utf8_is_line(prefix))
 		return ckpt_fail(err, -EINVAL,
-			"the prefix of '%s' is not printable UTF-8: choose another", text);
+			"the prefix of '%s' is not printable UTF-8: choose another one", text);
 	if (strlen(prefix) > CKPT_S3_PREFIX_MAX)
 		return ckpt_fail(err, -ENAMETOOLONG,
 			"the prefix of '%s' has %zu bytes: with the names of a store's files, a "
-			"key of at "
-			"most %d bytes leaves it %d",
+			"key of at most %d bytes leaves it %d",
 			text, strlen(prefix), CKPT_S3_KEY_MAX, CKPT_S3_PREFIX_MAX);
 	for (const char *at = prefix; *prefix; at++) {
 		size_t length = strcspn(at, "/");
@@ -67,14 +64,12 @@ static int check_prefix(const char *text, const char *prefix, struct ckpt_error 
 		if (length == 0)
 			return ckpt_fail(err, -EINVAL,
 				"the prefix of '%s' has an empty component: a '/' too many, which "
-				"servers "
-				"and proxies do not treat alike",
+				"servers and proxies do not treat alike",
 				text);
 		if (length <= 2 && strspn(at, ".") == length)
 			return ckpt_fail(err, -EINVAL,
 				"the prefix of '%s' has the component '%.*s', which servers and "
-				"proxies do "
-				"not treat alike: leave it out",
+				"proxies do not treat alike: leave it out",
 				text, (int)length, at);
 		at += length;
 		if (*at == 0)
@@ -93,8 +88,7 @@ static int parse_s3(
 	if (strncmp(rest, "//", 2) != 0)
 		return ckpt_fail(err, -EINVAL,
 			"'%s' begins with s3: but not with s3:// (objects for paths make one slash "
-			"of two; "
-			"a directory of that name is ./%s)",
+			"of two; a directory of that name is ./%s)",
 			text, text);
 	rest += 2;
 	length = strcspn(rest, "/");
@@ -102,11 +96,10 @@ static int parse_s3(
 	if (memchr(rest, '@', length))
 		return ckpt_fail(err, -EINVAL,
 			"there is an '@' before the bucket's name in an s3:// URI: keys do not "
-			"belong "
-			"there, but into the environment or a credentials file");
+			"belong there, but into the environment or a credentials file");
 	if (length > CKPT_S3_BUCKET_MAX)
 		return ckpt_fail(err, -ENAMETOOLONG,
-			"the bucket's name in '%s' has %zu bytes, and %d are the most", text,
+			"the bucket's name in '%s' has %zu bytes, but at most %d are allowed", text,
 			length, CKPT_S3_BUCKET_MAX);
 	memcpy(place->bucket, rest, length);
 	place->bucket[length] = 0;
@@ -121,12 +114,12 @@ static int parse_s3(
 		length--;
 	if (length >= sizeof(place->path))
 		return ckpt_fail(err, -ENAMETOOLONG,
-			"the prefix of an s3:// URI has %zu bytes, and %d are the most", length,
-			CKPT_S3_PREFIX_MAX);
+			"the prefix of an s3:// URI has %zu bytes, but at most %d are allowed",
+			length, CKPT_S3_PREFIX_MAX);
 	memcpy(place->path, rest, length);
 	place->path[length] = 0;
 	place->remote = true;
-	/* "s3://bucket//": what is left of that is empty, and was not meant to be. */
+	/* "s3://bucket//": an empty prefix is probably a mistake. */
 	if (length == 0 && *rest)
 		return check_prefix(text, "/", err);
 	return check_prefix(text, place->path, err);
@@ -138,8 +131,9 @@ static int copy_path(
 	if (length == 0)
 		return ckpt_fail(err, -EINVAL, "a store's name is empty");
 	if (length >= sizeof(place->path))
-		return ckpt_fail(err, -ENAMETOOLONG, "a path of %zu bytes, and %zu are the most",
-			length, sizeof(place->path) - 1);
+		return ckpt_fail(err, -ENAMETOOLONG,
+			"the path has %zu bytes, but at most %zu are allowed", length,
+			sizeof(place->path) - 1);
 	memcpy(place->path, text, length);
 	place->path[length] = 0;
 	return 0;
@@ -159,20 +153,18 @@ static int parse_file(
 		rest += sizeof(here) - 2;
 	if (rest[0] != '/' || rest[1] == '/')
 		return ckpt_fail(err, -EINVAL,
-			"'%s' is not the URI of a directory of this machine: write "
-			"file:///DIRECTORY",
-			text);
+			"'%s' is not the URI of a local directory: write file:///DIRECTORY", text);
 	if (strpbrk(rest, "?#"))
 		return ckpt_fail(err, -EINVAL,
-			"'%s' holds '?' or '#', which in a URI are written %%3F and %%23", text);
+			"'%s' contains '?' or '#': write %%3F and %%23 in a URI", text);
 	r = copy_path(rest, strlen(rest), err, place);
 	if (r < 0)
 		return r;
 	if (!ckpt_s3_unescape(place->path, strlen(place->path), false, &length) ||
 		memchr(place->path, 0, length))
 		return ckpt_fail(err, -EINVAL,
-			"'%s' holds a '%%' that no byte of a path follows: in a URI it is written "
-			"%%25",
+			"'%s' contains a '%%' without two hexadecimal digits: in a URI it is "
+			"written %%25",
 			text);
 	place->path[length] = 0;
 	return 0;
@@ -190,10 +182,9 @@ int ckpt_s3_uri_parse(const char *text, struct ckpt_error *err, struct ckpt_s3_u
 	else if (is_scheme(text, length, "file"))
 		r = parse_file(text, rest, err, &place);
 	else if (length > 0 && strncmp(rest, "//", 2) == 0)
-		/* Nothing behind the scheme is shown: other schemes keep passwords there. */
+		/* Nothing after the scheme is shown: URIs of other schemes may contain passwords. */
 		r = ckpt_fail(err, CKPT_EUNSUPPORTED,
-			"a store is not to be had by %.*s://: give a directory, file:///DIRECTORY "
-			"or "
+			"%.*s:// is not supported: use a directory, file:///DIRECTORY or "
 			"s3://BUCKET/PREFIX",
 			(int)length, text);
 	else

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bounded reader of XML. */
+/* A bounded XML parser. */
 #include "s3/xml.h"
 
 #include <errno.h>
@@ -22,13 +22,13 @@ struct reader {
 	char path[CKPT_S3_XML_PATH_MAX];
 	size_t path_length;
 	size_t starts
-		[CKPT_S3_XML_DEPTH_MAX]; /* length of the path before the element of that depth */
-	/* What belongs to the innermost element, whose parents' text is not kept while it is open. */
+		[CKPT_S3_XML_DEPTH_MAX]; /* length of the path before the element at that depth */
+	/* Text of the innermost element; a parent's text is dropped when a child begins. */
 	char *text;
 	size_t text_length;
 };
 
-/* Expat's memory, with its size before it, so that it can be cleared. */
+/* A block of expat's memory with its size, so that it can be cleared. */
 union block {
 	size_t size;
 	max_align_t align;
@@ -87,7 +87,7 @@ static void refuse(struct reader *r, const char *why)
 	if (r->code != 0)
 		return;
 	r->code = ckpt_fail_at(r->err, CKPT_EFORMAT, &where,
-		"the answer to %s is malformed at byte %lld: %s", r->file, (long long)at, why);
+		"the answer to %s is invalid at byte %lld: %s", r->file, (long long)at, why);
 	(void)XML_StopParser(r->parser, XML_FALSE);
 }
 
@@ -117,7 +117,7 @@ static void XMLCALL begin(void *user, const XML_Char *name, const XML_Char **att
 		refuse(r, "elements are nested too deeply");
 		return;
 	}
-	/* A name of nothing but a prefix would make two paths alike. */
+	/* An empty name would make two paths equal. */
 	if (length == 0 || strchr(local, '/')) {
 		refuse(r, "an element has no name");
 		return;
@@ -167,7 +167,7 @@ static void XMLCALL doctype(void *user, const XML_Char *name, const XML_Char *sy
 	(void)system_id;
 	(void)public_id;
 	(void)internal;
-	refuse(user, "it has a document type, which no server has reason to send");
+	refuse(user, "it has a document type");
 }
 
 static int parse(struct reader *r, const char *data, size_t length)
@@ -191,14 +191,14 @@ int ckpt_s3_xml_read(const void *data, size_t length, const char *file,
 	const char *at = data;
 	int code = -ENOMEM;
 
-	/* Sent to keep a connection open, and by some before the declaration. */
+	/* Sent to keep a connection open, by some servers before the declaration. */
 	while (length > 0 && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t'))
 		at++, length--;
 	if (length > CKPT_S3_XML_BYTES_MAX) {
 		struct ckpt_where where = {.tier = "remote", .file = file};
 
 		return ckpt_fail_at(err, CKPT_EFORMAT, &where,
-			"the answer to %s has %zu bytes, which are too many", file, length);
+			"the answer to %s is too long: %zu bytes", file, length);
 	}
 	r.text = ckpt_alloc(CKPT_S3_XML_TEXT_MAX + 1);
 	r.parser = XML_ParserCreate_MM("UTF-8", &memory, NULL);

@@ -283,7 +283,7 @@ def test_it_is_not_there(bucket: Bucket, small: Path, tmp_path: Path, program: s
     result = run("s3://nobodys/run")
     assert result.returncode == NOT_FOUND
     assert "NoSuchBucket" in result.stderr
-    assert "look at the bucket's name" in result.stderr
+    assert "check the bucket's name" in result.stderr
     result = run(URL, AWS_SECRET_ACCESS_KEY="not-it-at-all")
     assert result.returncode == AUTH
     assert "the secret access key is not that of the access key id" in result.stderr

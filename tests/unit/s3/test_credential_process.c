@@ -110,7 +110,7 @@ static void test_refused(void **state)
 		int code;
 		const char *why;
 	} cases[] = {
-		{"", -EINVAL, "names no program"},
+		{"", -EINVAL, "is empty"},
 		{"a 'b", -EINVAL, "a quote that does not end"},
 		{"/nonexistent/x CANARY", -ENOENT, "cannot be started"},
 		{"/bin/sh -c 'echo CANARY; exit 3'", CKPT_EAUTH, "exit code 3"},

@@ -76,16 +76,16 @@ static void test_json_refused(void **state)
 			CKPT_S3_CREDENTIALS_PROCESS, CKPT_EFORMAT, "Version"},
 		{"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"CANARY\\n\"}",
 			CKPT_S3_CREDENTIALS_SERVER, CKPT_EAUTH,
-			"secret access key holds a line end"},
+			"secret access key contains a line break"},
 		{"{\"AccessKeyId\":\"CANARY/x\",\"SecretAccessKey\":\"S\"}",
-			CKPT_S3_CREDENTIALS_SERVER, CKPT_EAUTH, "access key id holds a '/'"},
+			CKPT_S3_CREDENTIALS_SERVER, CKPT_EAUTH, "access key id contains a '/'"},
 		{"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\",\"Token\":\"CANARY x\"}",
 			CKPT_S3_CREDENTIALS_SERVER, CKPT_EAUTH, "session token holds a character"},
 		{"{\"AccessKeyId\":\"A\",\"SecretAccessKey\":\"S\",\"Expiration\":\"CANARY\"}",
 			CKPT_S3_CREDENTIALS_SERVER, CKPT_EFORMAT, "Expiration"},
 		{"{\"Code\":\"AssumeRoleUnauthorizedAccess\"}", CKPT_S3_CREDENTIALS_SERVER,
 			CKPT_EAUTH, "'AssumeRoleUnauthorizedAccess'"},
-		{"{\"Code\":\"CANARY <x>\"}", CKPT_S3_CREDENTIALS_SERVER, CKPT_EAUTH, "refuses"},
+		{"{\"Code\":\"CANARY <x>\"}", CKPT_S3_CREDENTIALS_SERVER, CKPT_EAUTH, "refused"},
 		{"{\"AccessKeyId\":\"A\",\"AccessKeyId\":\"B\"}", CKPT_S3_CREDENTIALS_SERVER,
 			CKPT_EFORMAT, "twice"},
 		{"{\"AccessKeyId\":[\"CANARY\"]}", CKPT_S3_CREDENTIALS_SERVER, CKPT_EFORMAT,
@@ -109,7 +109,7 @@ static void test_json_refused(void **state)
 	ckpt_s3_credentials_clear(&keys);
 	(void)snprintf(at + CKPT_S3_TOKEN_MAX, 8, "t\"}");
 	assert_int_equal(json(longest, CKPT_S3_CREDENTIALS_SERVER), CKPT_EAUTH);
-	assert_non_null(strstr(err.message, "longer"));
+	assert_non_null(strstr(err.message, "too long"));
 	memset(longest, '[', 1000);
 	longest[1000] = 0;
 	assert_int_equal(json(longest, CKPT_S3_CREDENTIALS_SERVER), CKPT_EFORMAT);

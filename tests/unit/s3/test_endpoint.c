@@ -179,21 +179,21 @@ static const struct {
 	{"https://host:9000x", "port"},
 	{"https://host:-1", "port"},
 	{"https://host:90:00", "port"},
-	{"https://ho st", "neither a name nor an address"},
-	{"https://host.", "neither a name nor an address"},
-	{"https://.host", "neither a name nor an address"},
-	{"https://a..b", "neither a name nor an address"},
-	{"https://-a", "neither a name nor an address"},
-	{"https://h\r\nx-evil: 1", "neither a name nor an address"},
-	{"https://h\xc3\xb6st", "neither a name nor an address"},
-	{"https://[::1", "neither a name nor an address"},
+	{"https://ho st", "invalid host name"},
+	{"https://host.", "invalid host name"},
+	{"https://.host", "invalid host name"},
+	{"https://a..b", "invalid host name"},
+	{"https://-a", "invalid host name"},
+	{"https://h\r\nx-evil: 1", "invalid host name"},
+	{"https://h\xc3\xb6st", "invalid host name"},
+	{"https://[::1", "invalid host name"},
 	{"https://::1", "names no host"},
-	{"https://[::1%25eth0]", "neither a name nor an address"},
-	{"https://[]", "neither a name nor an address"},
-	{"https://[", "neither a name nor an address"},
-	{"https://]", "neither a name nor an address"},
-	{"https://[::1]x:80", "neither a name nor an address"},
-	{"https://[1.2.3.4]", "neither a name nor an address"},
+	{"https://[::1%25eth0]", "invalid host name"},
+	{"https://[]", "invalid host name"},
+	{"https://[", "invalid host name"},
+	{"https://]", "invalid host name"},
+	{"https://[::1]x:80", "invalid host name"},
+	{"https://[1.2.3.4]", "invalid host name"},
 	{"https://host/a//b", "single slashes"},
 	{"https://host/..", "single slashes"},
 	{"https://host/./a", "single slashes"},
@@ -244,11 +244,11 @@ static void test_regions(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(bad); i++)
 		refused(&(struct ckpt_s3_endpoint_config){.bucket = "models", .region = bad[i]},
-			-EINVAL, "no region");
+			-EINVAL, "not a region");
 	refused(
 		&(struct ckpt_s3_endpoint_config){
 			.url = "http://h", .bucket = "models", .region = "a/b"},
-		-EINVAL, "no region");
+		-EINVAL, "not a region");
 }
 
 /* The longest of everything fits, and is told apart from what does not. */

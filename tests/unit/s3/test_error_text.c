@@ -80,7 +80,7 @@ static void test_codes(void **state)
 		{404, "NoSuchKey", -ENOENT, ""},
 		{404, "", -ENOENT, ""},
 		{404, "NoSuchBucket", CKPT_ENOSTORE, "bucket's name"},
-		{404, "NoSuchUpload", -ESTALE, "anew"},
+		{404, "NoSuchUpload", -ESTALE, "sent again"},
 		{301, "PermanentRedirect", CKPT_ENOSTORE, "region"},
 		{400, "AuthorizationHeaderMalformed", CKPT_ENOSTORE, "region"},
 		{403, "QuotaExceeded", -ENOSPC, "quota"},
@@ -92,10 +92,10 @@ static void test_codes(void **state)
 		{409, "OperationAborted", -EBUSY, ""},
 		{412, "PreconditionFailed", -EEXIST, ""},
 		{416, "InvalidRange", -ERANGE, ""},
-		{501, "NotImplemented", CKPT_EUNSUPPORTED, "cannot do that"},
+		{501, "NotImplemented", CKPT_EUNSUPPORTED, "does not support that"},
 		{405, "MethodNotAllowed", CKPT_EUNSUPPORTED, "endpoint"},
 		{500, "InternalError", CKPT_ENETWORK, ""},
-		{503, "SlowDown", CKPT_ENETWORK, "too often"},
+		{503, "SlowDown", CKPT_ENETWORK, "too many requests"},
 		{200, "InternalError", CKPT_ENETWORK, ""},
 		{400, "SomethingElse", CKPT_ENETWORK, ""},
 		{302, "", CKPT_ENETWORK, ""},
@@ -130,11 +130,11 @@ static void test_sentences(void **state)
 	bucket.doing = "list";
 	bucket.tries = 10;
 	assert_int_equal(ckpt_s3_refused(&err, &bucket, 301, &reply), CKPT_ENOSTORE);
-	assert_string_equal(err.message, "cannot list s3://models (tried 10 times): the server "
-					 "answers 301 PermanentRedirect; the "
-					 "bucket is in region eu-west-1, and us-east-1 was asked; "
-					 "set the bucket's region or "
-					 "endpoint");
+	assert_string_equal(err.message,
+		"cannot list s3://models (tried 10 times): the server "
+		"answers 301 PermanentRedirect; the bucket is in region "
+		"eu-west-1, and the request went to us-east-1; set the bucket's "
+		"region or endpoint");
 	memset(&err, 0, sizeof(err));
 	assert_int_equal(ckpt_s3_refused(&err, &bucket, 404, NULL), -ENOENT);
 	assert_string_equal(

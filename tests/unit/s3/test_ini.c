@@ -89,12 +89,12 @@ static void test_malformed(void **state)
 		const char *text;
 		const char *why;
 	} cases[] = {
-		{"CANARY=1\n", "line 1 of F is malformed: there is no [section]"},
+		{"CANARY=1\n", "line 1 of F is invalid: it is in no [section]"},
 		{"[a]\nx=1\nCANARY\n", "line 3 of F"},
 		{"[a]\n=CANARY\n", "line 2 of F"},
-		{"\n\n[CANARY\n", "line 3 of F is malformed: the name of a section has no ']'"},
+		{"\n\n[CANARY\n", "line 3 of F is invalid: the name of a section has no ']'"},
 		{"[ ]\n", "a section has no name"},
-		{"[a]\ns3=\n CANARY\n", "line 3 of F is malformed: it is not \"name = value\""},
+		{"[a]\ns3=\n CANARY\n", "line 3 of F is invalid: it is not \"name = value\""},
 	};
 
 	(void)state;
@@ -124,7 +124,7 @@ static void test_bounds(void **state)
 	memcpy(text, "[a]\nx=", 6);
 	text[6 + CKPT_S3_INI_LINE_MAX] = 0;
 	assert_int_equal(parse(text), CKPT_EFORMAT);
-	assert_non_null(strstr(err.message, "line 2 of F is malformed: it is too long"));
+	assert_non_null(strstr(err.message, "line 2 of F is invalid: the value is too long"));
 	text[4 + CKPT_S3_INI_LINE_MAX] = 0;
 	assert_int_equal(parse(text), 0);
 	assert_int_equal(strlen(ckpt_s3_ini_get(&ini, "a", NULL, "x")), CKPT_S3_INI_LINE_MAX - 2);

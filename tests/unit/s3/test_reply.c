@@ -46,8 +46,7 @@ static const char objects[] =
 	     "<Contents><Key>a/z</Key><Size>9223372036854775807</Size></Contents>"
 	     "<CommonPrefixes><Prefix>a/gens/</Prefix></CommonPrefixes>"
 	     "<NextContinuationToken>1ueGcxLPRx1Tr/XYExHnhbYLgveDs2J/wm36Hy4vbOwM=</"
-	     "NextContinuationToken>"
-	     "<EncodingType>url</EncodingType></ListBucketResult>";
+	     "NextContinuationToken><EncodingType>url</EncodingType></ListBucketResult>";
 static const char uploads[] = HEAD
 	"<ListMultipartUploadsResult" NS "><Bucket>b</Bucket><KeyMarker/><UploadIdMarker/>"
 	"<NextKeyMarker>my%2Fmovie</NextKeyMarker><NextUploadIdMarker>Y</NextUploadIdMarker>"
@@ -290,47 +289,45 @@ static void test_refused(void **state)
 	refused(DONE, "<Error><Code>InternalError</Code></Error>",
 		"is not CompleteMultipartUploadResult");
 	refused(DONE, "<CompleteMultipartUploadResult/>", "no ETag");
-	refused(PARTS, "<ListPartsResult><Part/></ListPartsResult>", "no number");
+	refused(PARTS, "<ListPartsResult><Part/></ListPartsResult>", "number");
 	refused(PARTS,
 		"<ListPartsResult><Part><PartNumber>0</PartNumber><ETag>e</ETag></Part></"
 		"ListPartsResult>",
-		"no number");
+		"number");
 	refused(PARTS,
 		"<ListPartsResult><Part><PartNumber>10001</PartNumber></Part></ListPartsResult>",
 		"greater than 10000");
 	refused(PARTS,
 		"<ListPartsResult><Part><PartNumber>-1</PartNumber></Part></ListPartsResult>",
-		"no number");
+		"number");
 	refused(PARTS,
 		"<ListPartsResult><Part><Size>99999999999999999999</Size></Part></ListPartsResult>",
 		"greater than");
 	refused(PARTS,
 		"<ListPartsResult><Part><PartNumber>2</PartNumber><ETag>e</ETag></Part>"
 		"<Part><PartNumber>2</PartNumber><ETag>e</ETag></Part></ListPartsResult>",
-		"2 comes behind 2");
+		"2 comes after 2");
 	refused(PARTS, "<ListPartsResult><IsTruncated>true</IsTruncated></ListPartsResult>",
-		"where it goes on");
+		"no next marker");
 	refused(PARTS,
 		"<ListPartsResult><IsTruncated>true</IsTruncated><NextPartNumberMarker>1"
 		"</NextPartNumberMarker><Part><PartNumber>2</PartNumber><ETag>e</ETag></Part>"
 		"</ListPartsResult>",
-		"where it goes on");
+		"no next marker");
 	refused(PARTS, "<ListPartsResult><IsTruncated>1</IsTruncated></ListPartsResult>",
 		"neither true nor false");
 	refused(OBJECTS, "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
-		"where it goes on");
+		"no continuation token");
 	refused(OBJECTS, "<ListBucketResult><Contents/></ListBucketResult>", "no key");
 	refused(OBJECTS, "<ListBucketResult><Contents><Key/></Contents></ListBucketResult>",
 		"empty");
 	refused(OBJECTS,
 		"<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>a%00b</Key></"
-		"Contents>"
-		"</ListBucketResult>",
+		"Contents></ListBucketResult>",
 		"NUL");
 	refused(OBJECTS,
 		"<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>a%2</Key></"
-		"Contents>"
-		"</ListBucketResult>",
+		"Contents></ListBucketResult>",
 		"not encoded");
 	refused(UPLOADS,
 		"<ListMultipartUploadsResult><Upload><Key>k</Key></Upload>"
@@ -339,12 +336,11 @@ static void test_refused(void **state)
 	refused(UPLOADS,
 		"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated>"
 		"</ListMultipartUploadsResult>",
-		"where it goes on");
-	refused(SESSION, "<AssumeRoleResponse/>", "not all of them");
+		"no next marker");
+	refused(SESSION, "<AssumeRoleResponse/>", "are incomplete");
 	refused(SESSION,
 		"<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>hunter2\n</"
-		"AccessKeyId>"
-		"</Credentials></AssumeRoleResult></AssumeRoleResponse>",
+		"AccessKeyId></Credentials></AssumeRoleResult></AssumeRoleResponse>",
 		"control characters");
 }
 
@@ -393,7 +389,7 @@ static void test_hostile(void **state)
 	text.len = 0;
 	ckpt_buf_fill(&text, 'n', CKPT_S3_XML_BYTES_MAX + 1);
 	ckpt_buf_put(&text, "", 1);
-	refused(OBJECTS, text.data, "too many");
+	refused(OBJECTS, text.data, "too long");
 	ckpt_buf_free(&text);
 }
 

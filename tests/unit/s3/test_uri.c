@@ -79,17 +79,17 @@ static void test_refused(void **state)
 	refused("s3:///prefix", -EINVAL, "names no bucket");
 	refused("s3:/bucket/run", -EINVAL, "one slash of two");
 	refused("s3:bucket", -EINVAL, "s3://");
-	refused("s3://ab/run", -EINVAL, "no name of a bucket");
-	refused("s3://.abc", -EINVAL, "no name of a bucket");
-	refused("s3://_abc", -EINVAL, "no name of a bucket");
-	refused("s3://a b c/run", -EINVAL, "no name of a bucket");
-	refused("s3://bucket:9000/run", -EINVAL, "no name of a bucket");
+	refused("s3://ab/run", -EINVAL, "not a bucket name");
+	refused("s3://.abc", -EINVAL, "not a bucket name");
+	refused("s3://_abc", -EINVAL, "not a bucket name");
+	refused("s3://a b c/run", -EINVAL, "not a bucket name");
+	refused("s3://bucket:9000/run", -EINVAL, "not a bucket name");
 	refused("s3://b\xc3\xbc"
 		"cket/run",
-		-EINVAL, "no name of a bucket");
-	refused("s3://buck%65t/run", -EINVAL, "no name of a bucket");
-	refused("s3://../etc/passwd", -EINVAL, "no name of a bucket");
-	refused("s3://bucket?x=1", -EINVAL, "no name of a bucket");
+		-EINVAL, "not a bucket name");
+	refused("s3://buck%65t/run", -EINVAL, "not a bucket name");
+	refused("s3://../etc/passwd", -EINVAL, "not a bucket name");
+	refused("s3://bucket?x=1", -EINVAL, "not a bucket name");
 	refused("s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/x", CKPT_EUNSUPPORTED, "alias");
 	refused("s3://bucket//", -EINVAL, "empty component");
 	refused("s3://bucket//run", -EINVAL, "empty component");
@@ -105,7 +105,7 @@ static void test_refused(void **state)
 	refused("gs://bucket/run", CKPT_EUNSUPPORTED, "gs://");
 	refused("http://host/run", CKPT_EUNSUPPORTED, "http://");
 	refused("s3a://bucket/run", CKPT_EUNSUPPORTED, "s3a://");
-	refused("file://other/run", -EINVAL, "this machine");
+	refused("file://other/run", -EINVAL, "local directory");
 	refused("file:run", -EINVAL, "file:///");
 	refused("file:////run", -EINVAL, "file:///");
 	refused("file://", -EINVAL, "file:///");
