@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the ranks of a job tell each other: small values under keys, within one session (an incarnation
- * of the job). One table; exchange.c holds the only calls of its members. Everything is asynchronous and
- * runs on the core's thread: an operation is the caller's, and the exchange's from its start until `done`
- * is set and `waiter` woken.
+ * How the ranks of a job communicate: small values under keys, within one session (one start of the job). Only
+ * exchange.c
+ * calls the members of the table. All operations are asynchronous and run on the core's thread. The caller allocates an
+ * operation; the exchange owns it from its start until `done` is set and `waiter` woken.
  *
- * It is soft state, and it may die with any node. What is true stands in the store: the exchange only says
- * where to look, and whoever does not hear asks the store.
+ * The exchange is soft state, which may be lost with any node. The store is authoritative: the exchange only says where
+ * to look, and a rank that hears nothing looks into the store.
  */
 #ifndef CKPT_EXCHANGE_EXCHANGE_H
 #define CKPT_EXCHANGE_EXCHANGE_H
@@ -16,35 +16,35 @@
 #include "base/env.h"
 #include "base/task.h"
 
-#define CKPT_SESSION_MAX      64 /* characters of a session's name */
-#define CKPT_EXCHANGE_KEY_MAX 64 /* with the final NUL */
+#define CKPT_SESSION_MAX      64 /* characters of a session name */
+#define CKPT_EXCHANGE_KEY_MAX 64 /* including the final NUL */
 
-/* A key: lower-case letters, digits and `-`, see rank_messages.h. GET answers with data, or NULL: not there. */
+/* Keys consist of lower-case letters, digits and `-`, see rank_messages.h. GET returns data, or NULL: there is none. */
 struct ckpt_exchange_item {
 	char key[CKPT_EXCHANGE_KEY_MAX];
-	void *data; /* GET: allocated, the caller frees it with ckpt_exchange_items_clear() */
+	void *data; /* GET: allocated; free it with ckpt_exchange_items_clear() */
 	uint64_t length;
 };
 
 struct ckpt_exchange;
 
 struct ckpt_exchange_op {
-	/* What the caller asks. */
+	/* Set by the caller. */
 	enum ckpt_exchange_verb verb;
 	struct ckpt_exchange *exchange;
 	struct ckpt_task *waiter; /* woken when done */
-	struct ckpt_error *err;   /* where a failure is worded; NULL: nowhere */
+	struct ckpt_error *err;   /* receives the error; NULL: none */
 	struct ckpt_exchange_item *items;
 	size_t count;
-	uint64_t deadline_ns; /* an exchange that can gives up then; UINT64_MAX: when it likes */
+	uint64_t deadline_ns; /* an exchange that can time out does so then; UINT64_MAX: no limit */
 
-	/* What the exchange answers. A failure may have done some of it, or all. */
+	/* Set by the exchange. A failed operation may have had its effect, or a part of it. */
 	bool done;
 	int result;
 
-	/* The implementation's. */
+	/* Private to the implementation. */
 	bool active;
-	size_t next; /* item */
+	size_t next; /* index of the item */
 	struct ckpt_exchange_op *behind;
 	void *request;
 };
@@ -52,9 +52,9 @@ struct ckpt_exchange_op {
 struct ckpt_exchange_ops {
 	const char *name; /* "directory" */
 	void (*submit)(struct ckpt_exchange *exchange, struct ckpt_exchange_op *op);
-	/* The operation's deadline has become an earlier one. NULL: it ends when it ends. */
+	/* The operation's deadline is earlier now. NULL: deadlines are not used. */
 	void (*hasten)(struct ckpt_exchange *exchange, struct ckpt_exchange_op *op);
-	/* Frees. Nothing may be under way. */
+	/* Frees it. Nothing may be in flight. */
 	void (*close)(struct ckpt_exchange *exchange);
 };
 
@@ -68,8 +68,9 @@ struct ckpt_exchange {
 void ckpt_exchange_op_init(
 	struct ckpt_exchange_op *op, struct ckpt_task *waiter, struct ckpt_error *err);
 /*
- * The wrappers fill the operation (which must not be under way), check it, and hand it over. `items` (1 to
- * CKPT_EXCHANGE_BATCH) are the caller's and stay until it is done, which is never before the return.
+ * The wrappers fill the operation (which must not be in flight), check it, and start it. `items` (1 to
+ * CKPT_EXCHANGE_BATCH) belong to the caller and must stay until it is done. It is never done before the wrapper
+ * returns.
  */
 void ckpt_exchange_put(struct ckpt_exchange *x, struct ckpt_exchange_op *op,
 	struct ckpt_exchange_item *items, size_t count);
@@ -77,16 +78,16 @@ void ckpt_exchange_get(struct ckpt_exchange *x, struct ckpt_exchange_op *op,
 	struct ckpt_exchange_item *items, size_t count);
 void ckpt_exchange_drop(struct ckpt_exchange *x, struct ckpt_exchange_op *op,
 	struct ckpt_exchange_item *items, size_t count);
-/* Who asked will not wait longer than this. The operation may be under way or not. */
+/* Sets an earlier deadline. The operation need not be in flight. */
 void ckpt_exchange_hasten(struct ckpt_exchange_op *op, uint64_t deadline_ns);
-/* For implementations: the operation is its owner's again. */
+/* For implementations: completes the operation. */
 void ckpt_exchange_end(struct ckpt_exchange_op *op, int result);
-/* Frees what GET has allocated. */
+/* Frees the data of a GET. */
 void ckpt_exchange_items_clear(struct ckpt_exchange_item *items, size_t count);
 /* NULL is ignored. */
 void ckpt_exchange_close(struct ckpt_exchange *exchange);
 
-/* 1 to CKPT_SESSION_MAX of A-Z a-z 0-9 . _ - , and not beginning with a dot. */
+/* 1 to CKPT_SESSION_MAX characters of A-Z a-z 0-9 . _ - , not beginning with a dot. */
 bool ckpt_session_valid(const char *session);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The exchange in a shared directory: one operation after the other, one value after the other. */
+/* The exchange in a shared directory: one operation at a time, one value at a time. */
 #include "exchange/exchange_dir.h"
 
 #include <errno.h>
@@ -12,12 +12,12 @@
 struct directory {
 	struct ckpt_exchange exchange;
 	struct ckpt_store *store;
-	struct ckpt_task task; /* active while there are operations */
+	struct ckpt_task task; /* running while there are operations */
 	struct ckpt_store_op op;
-	struct ckpt_exchange_op *first; /* the one under way */
+	struct ckpt_exchange_op *first; /* the current operation */
 	struct ckpt_exchange_op **end;
-	bool made; /* the directories are there */
-	bool met;  /* what was to be put now: there is something under its key */
+	bool made; /* the directories exist */
+	bool met;  /* the key of the current item has a value already */
 	char session[CKPT_SESSION_MAX + 1];
 	char path[CKPT_PATH_MAX];
 };
@@ -52,7 +52,7 @@ static void start_item(struct directory *d)
 		ckpt_store_remove(d->store, &d->op, d->path);
 }
 
-/* There is something under this key: what was to be put, or what somebody else has. */
+/* The key has a value: ours, or that of another process. */
 static void compare(struct directory *d)
 {
 	const struct ckpt_exchange_item *item = &d->first->items[d->first->next];
@@ -73,7 +73,7 @@ static int end_item(struct directory *d)
 	int r = d->op.result;
 
 	if (x->verb == CKPT_EXCHANGE_PUT) {
-		/* Swept away with its session: made anew by the next try. */
+		/* It was deleted with its session: the next try creates it again. */
 		d->made = r != -ENOENT;
 		d->exchange.bytes_put += r < 0 || d->met ? 0 : item->length;
 		return r;
@@ -86,7 +86,7 @@ static int end_item(struct directory *d)
 	return r == -ENOENT ? 0 : r;
 }
 
-/* The next operation, if there is one. */
+/* Ends the current operation, and starts the next one if there is one. */
 static void end_operation(struct directory *d, int result)
 {
 	struct ckpt_exchange_op *x = d->first;

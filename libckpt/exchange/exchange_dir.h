@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An exchange in a directory that all ranks share: exchange/SESSION/KEY below the store, each value a small
- * file that is published as manifests are. Slow beside a server, but it needs none, and it lives as long as
- * the store does. Nobody may take values for truth that a dead session has left: sessions are never used
- * twice.
+ * An exchange in a directory that all ranks share: exchange/SESSION/KEY below the store. Each value is a small file,
+ * published like a manifest. Slower than a server, but it needs none, and exists as long as the store. Sessions are
+ * never used twice, so that values of an old session are not read.
  */
 #ifndef CKPT_EXCHANGE_EXCHANGE_DIR_H
 #define CKPT_EXCHANGE_EXCHANGE_DIR_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations that become requests to the program. */
+/* Turns operations into requests to the program. */
 #include "exchange/exchange_served.h"
 
 #include <errno.h>
@@ -13,8 +13,8 @@ struct served {
 	struct ckpt_timers *timers;
 	struct ckpt_env *env;
 	struct ckpt_exchange_server *server;
-	size_t asked;          /* requests that operations wait for */
-	struct ckpt_task task; /* active while there are operations that did not become requests */
+	size_t asked;          /* operations with a request in progress */
+	struct ckpt_task task; /* running while there are operations without a request */
 	struct ckpt_exchange_op *refused;
 	struct ckpt_exchange_op **end;
 	char session[CKPT_SESSION_MAX + 1];
@@ -25,7 +25,7 @@ static struct served *served_of(struct ckpt_exchange *x)
 	return CKPT_CONTAINER(x, struct served, exchange);
 }
 
-/* Not in submit(): no operation ends before that has returned. */
+/* A task, because no operation may end before submit() has returned. */
 static int refuse_body(struct ckpt_task *task)
 {
 	struct served *d = CKPT_CONTAINER(task, struct served, task);
@@ -35,7 +35,7 @@ static int refuse_body(struct ckpt_task *task)
 		int r = op->result;
 		d->refused = op->behind;
 		(void)ckpt_fail(op->err, r, "%s",
-			r == CKPT_ECLOSED ? "the program does not serve its exchange any more"
+			r == CKPT_ECLOSED ? "the program no longer serves its exchange"
 					  : ckpt_code_text(r));
 		ckpt_exchange_end(op, r);
 	}
@@ -52,7 +52,7 @@ static void refuse(struct served *d, struct ckpt_exchange_op *op, int code)
 		ckpt_task_start(&d->task, d->exchange.sched, refuse_body, NULL);
 }
 
-/* The operation has its own again. */
+/* The operation belongs to its caller again. */
 static void end_operation(struct served *d, struct ckpt_exchange_op *op, int result)
 {
 	op->request = NULL;
@@ -104,14 +104,12 @@ static void late(struct ckpt_timer *timer)
 		ckpt_request_free(request);
 	(void)ckpt_fail(op->err, -ETIMEDOUT, "%s",
 		state == CKPT_REQUEST_WAITING
-			? "the program has not taken a request out of ckpt_exchange_next()"
+			? "the program has not taken a request from ckpt_exchange_next() in time"
 			: "the program's exchange has not answered a request in time");
 	end_operation(d, op, -ETIMEDOUT);
 }
 
-/*
- * One that is lost may cost time, not the save: whoever asks is to have a few tries until its own deadline.
- */
+/* A lost request may cost time, but not the save: the caller must be able to retry before its own deadline. */
 static uint64_t deadline_of(const struct served *d, const struct ckpt_exchange_op *op)
 {
 	uint64_t now_ns = ckpt_env_now(d->env);
@@ -140,7 +138,7 @@ static void served_submit(struct ckpt_exchange *x, struct ckpt_exchange_op *op)
 		refuse(d, op, CKPT_ECLOSED);
 		return;
 	}
-	/* An answer comes back on this thread only: the request is there until then. */
+	/* An answer arrives on this thread only, so the request is still there. */
 	op->request = request;
 	d->asked++;
 	ckpt_timer_set(d->timers, &request->timer, request->deadline_ns);
@@ -151,7 +149,7 @@ static void served_hasten(struct ckpt_exchange *x, struct ckpt_exchange_op *op)
 	struct served *d = served_of(x);
 	struct ckpt_request *request = op->request;
 
-	/* Without a timer an answer is on its way. */
+	/* Without a timer, an answer is on its way. */
 	if (request && request->timer.set && op->deadline_ns < request->timer.at_ns)
 		ckpt_timer_set(d->timers, &request->timer, op->deadline_ns);
 }

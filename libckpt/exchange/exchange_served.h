@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An exchange that the program serves: the core's half, an exchange as others are. */
+/* An exchange that the program serves: the core's side. */
 #ifndef CKPT_EXCHANGE_EXCHANGE_SERVED_H
 #define CKPT_EXCHANGE_EXCHANGE_SERVED_H
 
 #include "exchange/exchange_server.h"
 
 /*
- * What nobody answers is given up after this, or a quarter of the time that whoever asks has left if that is
- * less; and at once when that one wants no more.
+ * A request without an answer is given up after this time, or after a quarter of the caller's remaining time if that is
+ * less, and at once if the caller needs it no more.
  */
 #define CKPT_SERVED_PATIENCE_NS     UINT64_C(3000000000)
 #define CKPT_SERVED_PATIENCE_MIN_NS UINT64_C(100000000)

@@ -23,10 +23,10 @@ struct ckpt_exchange_server {
 	unsigned forks; /* ckpt_fork_count() when it was made */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	struct ckpt_inbox *inbox; /* guarded by lock; NULL: no engine has it */
+	struct ckpt_inbox *inbox; /* guarded by lock; NULL: no engine is attached */
 	bool quiet;               /* guarded by lock */
 	uint64_t last_id;         /* guarded by lock */
-	size_t open;              /* guarded by lock: HANDED and ANSWERING */
+	size_t open;              /* number of HANDED and ANSWERING requests; guarded by lock */
 	struct list waiting;      /* guarded by lock */
 	struct list handed;       /* guarded by lock */
 };
@@ -50,7 +50,7 @@ static void unlink_request(struct list *list, const struct ckpt_request *request
 		list->end = link;
 }
 
-/* Keys and values lie behind one another in `text`. */
+/* Keys and values are stored one after the other in `text`. */
 static void copy_item(struct ckpt_request *request, const char *session,
 	const struct ckpt_exchange_item *item, char **at)
 {
@@ -74,7 +74,7 @@ struct ckpt_request *ckpt_request_new(const char *session, const struct ckpt_exc
 	size_t bytes = 0;
 
 	CKPT_ASSERT(op->count > 0 && op->count <= CKPT_EXCHANGE_BATCH);
-	/* The whole of what snprintf() may fill is there for every key. */
+	/* snprintf() may write a full-size key, so each gets that much space. */
 	for (size_t i = 0; i < op->count; i++)
 		bytes += CKPT_EXCHANGE_NAME_MAX + op->items[i].length;
 	char *text = request ? ckpt_alloc(bytes) : NULL;
@@ -153,7 +153,7 @@ void ckpt_server_unref(struct ckpt_exchange_server *server)
 {
 	if (!server || atomic_fetch_sub(&server->owners, 1) > 1)
 		return;
-	/* Whoever asked has gone, and these were never answered. */
+	/* The engine has detached, and waiting requests were never answered. */
 	CKPT_ASSERT(!server->waiting.first);
 	while (server->handed.first) {
 		struct ckpt_request *request = server->handed.first;
@@ -198,7 +198,7 @@ enum ckpt_request_state ckpt_server_give_up(
 	return state == CKPT_REQUEST_ANSWERING ? CKPT_REQUEST_HANDED : state;
 }
 
-/* With the lock held. */
+/* Called with the lock held. */
 static void hand_back(struct ckpt_exchange_server *server, struct ckpt_request *request)
 {
 	request->state = CKPT_REQUEST_ANSWERED;
@@ -289,7 +289,8 @@ static int take_value(struct ckpt_request *request, uint32_t i,
 		return 0;
 	if (answer->lengths[i] > CKPT_EXCHANGE_VALUE_MAX)
 		return ckpt_fail(err, -E2BIG,
-			"ckpt_exchange_reply: the value of %s has %llu bytes, and may have %llu",
+			"ckpt_exchange_reply: the value of %s has %llu bytes, but at most %llu are "
+			"allowed",
 			request->keys[i], (unsigned long long)answer->lengths[i],
 			(unsigned long long)CKPT_EXCHANGE_VALUE_MAX);
 	request->got[i] = ckpt_memdup(answer->values[i], answer->lengths[i]);
@@ -297,7 +298,7 @@ static int take_value(struct ckpt_request *request, uint32_t i,
 	return request->got[i] ? 0 : ckpt_fail(err, -ENOMEM, "out of memory");
 }
 
-/* Copies what was answered. On failure nothing was. */
+/* Copies the answer, or nothing on failure. */
 static int take_answer(struct ckpt_request *request, const struct ckpt_exchange_answer *answer,
 	struct ckpt_error *err)
 {
@@ -306,7 +307,7 @@ static int take_answer(struct ckpt_request *request, const struct ckpt_exchange_
 
 	if (answer->result > 0)
 		return ckpt_fail(err, -EINVAL,
-			"ckpt_exchange_reply: result is %d: it must be 0 or a negative code",
+			"ckpt_exchange_reply: the result is %d, but must be 0 or a negative code",
 			answer->result);
 	if (values && (!answer->values || !answer->lengths))
 		return ckpt_fail(err, -EINVAL,
@@ -336,7 +337,7 @@ int ckpt_server_reply(struct ckpt_exchange_server *server,
 		return ckpt_fail(err, -ENOENT,
 			"ckpt_exchange_reply: no request %llu waits for an answer",
 			(unsigned long long)answer->id);
-	/* Not under the lock, which the core takes: it may be a lot. */
+	/* Without the lock, which the core takes, because the answer may be large. */
 	int r = take_answer(request, answer, err);
 	pthread_mutex_lock(&server->lock);
 	bool late = request->given_up;
@@ -354,6 +355,7 @@ int ckpt_server_reply(struct ckpt_exchange_server *server,
 		return r;
 	ckpt_request_free(request);
 	return ckpt_fail(err, -ETIMEDOUT,
-		"ckpt_exchange_reply: the engine has not waited for the answer to request %llu",
+		"ckpt_exchange_reply: the answer to request %llu is too late: the engine has given "
+		"it up",
 		(unsigned long long)answer->id);
 }

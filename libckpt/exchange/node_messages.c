@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the stores of nodes. */
+/* Encodes and decodes messages about the stores of nodes. */
 #include "exchange/node_messages.h"
 
 #include <errno.h>
@@ -55,7 +55,7 @@ struct reading {
 	struct ckpt_node_record record;
 };
 
-/* Three numbers each. */
+/* Writes three numbers each. */
 static void put_items(struct ckpt_buf *out, const struct ckpt_node_item *items, size_t count)
 {
 	for (size_t i = 0; i < count; i++)
@@ -101,7 +101,7 @@ static bool read_item(struct ckpt_reader *r, struct ckpt_node_item *item)
 	return !ckpt_reader_item(r) && !r->failed;
 }
 
-/* Newest first, and nothing twice. */
+/* Reads items, which must be sorted, newest first, without duplicates. */
 static bool read_items(
 	struct ckpt_reader *r, struct ckpt_node_item *items, size_t most, size_t *ret_count)
 {
@@ -115,7 +115,7 @@ static bool read_items(
 		if (!read_item(r, &items[count]))
 			return false;
 		if (count > 0 && ckpt_node_item_order(&items[count - 1], &items[count]) <= 0)
-			return ckpt_reader_fail(r, "items that do not descend");
+			return ckpt_reader_fail(r, "items that are not in descending order");
 		count++;
 	}
 	*ret_count = count;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of the exchange. */
+/* Encodes and decodes messages of the exchange. */
 #include "exchange/rank_messages.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@
 #define OUTCOME_KIND "outcome"
 #define RANK_KIND    "rank"
 
-/* Of what has failed: it names no files. */
+/* Attempt of a failed rank, which has no files. */
 #define NO_ATTEMPT "0000000000000000"
 
 enum member {
@@ -71,7 +71,7 @@ static const char *const rank_members[] = {
 	NULL,
 };
 
-/* Codes are negative, and JSON of this format has no sign: its amount is what is written. */
+/* Codes are negative, but numbers of this format have no sign: writes the absolute value. */
 static void put_verdict(const struct ckpt_verdict *verdict, struct ckpt_buf *out)
 {
 	CKPT_ASSERT(verdict->code <= 0);
@@ -144,7 +144,7 @@ static bool read_digest(struct ckpt_reader *r, struct ckpt_digest *digest)
 	return ckpt_reader_text(r, hex, sizeof(hex), NULL) && ckpt_digest_parse(hex, digest);
 }
 
-/* 16 hexadecimal digits, as an attempt has. */
+/* 16 hexadecimal digits, like an attempt. */
 static bool read_hex(struct ckpt_reader *r, uint64_t *ret_number)
 {
 	char digits[CKPT_ATTEMPT_CHARS];
@@ -183,7 +183,7 @@ static bool read_verdict_member(struct ckpt_reader *r, int member, void *user)
 	return read_verdict(r, member, user);
 }
 
-/* 16 hexadecimal digits, or none: nothing was compared. */
+/* 16 hexadecimal digits, or nothing if nothing was compared. */
 static bool read_differ(struct ckpt_reader *r, struct ckpt_outcome *outcome)
 {
 	char digits[CKPT_ATTEMPT_CHARS];
@@ -297,7 +297,7 @@ int ckpt_rank_record_decode(const void *data, size_t length, const char *key,
 	if (r == 0)
 		r = ckpt_sealed_read(
 			data, length, rank_members, read_rank_member, &record, key, err);
-	/* What a manifest could not say. */
+	/* Values that a manifest could not contain. */
 	if (r == 0 && record.verdict.code == 0 && record.rank.index_bytes == 0)
 		r = ckpt_sealed_lacks(rank_members[INDEX_BYTES], key, err);
 	if (r == 0 && record.verdict.code == 0 && record.rank.shard_bytes == 0)
@@ -314,10 +314,10 @@ int ckpt_verdict_check(const struct ckpt_verdict *verdict, const struct ckpt_ver
 		verdict->nonce == asked->nonce)
 		return 0;
 	return ckpt_fail(err, CKPT_EFORMAT,
-		"%s of the exchange is about step %" PRIu64 " of generation %" PRIu64
+		"the value %s of the exchange is about step %" PRIu64 " of generation %" PRIu64
 		", claim %016" PRIx64 ", and step %" PRIu64 " of generation %" PRIu64
 		", claim %016" PRIx64
-		" was asked for: another start of the job uses the same session",
+		" was expected: another start of the job uses the same session",
 		key, verdict->step, verdict->generation, verdict->nonce, asked->step,
 		asked->generation, asked->nonce);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of restores. */
+/* Encodes and decodes messages of restores. */
 #include "exchange/restore_messages.h"
 
 #include <inttypes.h>
@@ -15,7 +15,7 @@
 
 #define RESTORE_KIND "restore"
 #define HELLO_KIND   "hello"
-#define HEX_CHARS    17 /* 64 bits: numbers of this format have 63 */
+#define HEX_CHARS    17 /* 64 bits; plain numbers of this format have 63 */
 #define NO_ATTEMPT   "0000000000000000"
 
 enum member {
@@ -93,7 +93,7 @@ static bool read_wanted(struct ckpt_reader *r, uint64_t *ret)
 	char hex[HEX_CHARS];
 	char *end;
 
-	/* As an attempt is: sixteen digits. */
+	/* Sixteen digits, like an attempt. */
 	if (!ckpt_sealed_attempt(r, hex))
 		return false;
 	*ret = strtoull(hex, &end, 16);
@@ -147,7 +147,7 @@ int ckpt_restore_record_decode(const void *data, size_t length, const char *key,
 		r = ckpt_sealed_read(data, length, members, read_member, &reading, key, err);
 	if (r < 0)
 		return r;
-	/* Whoever tells it is one of them; and what has gone well has gone well with some step. */
+	/* The rank must be one of the job, and a success must name a step. */
 	if (reading.record.rank >= reading.record.world)
 		return ckpt_sealed_lacks(members[RANK], key, err);
 	if (reading.record.verdict.code == 0 && reading.record.generation == 0)
