@@ -120,7 +120,7 @@ def test_restore_wants_all_of_it(store: Path, tmp_path: Path, how: list[object])
     take_away(store, 1)
     result = run("ckpt-restore", store, tmp_path / "out", *how)
     assert result.returncode == INCOMPLETE
-    assert "what rank 1 wrote of step 10 is in the store of node node-1" in result.stderr
+    assert "the files of rank 1 of step 10 are in the store of node node-1" in result.stderr
     assert "or copy that node's files of the step into" in result.stderr
     assert not list((tmp_path / "out").glob("*"))
     # As it says: the other node's files, and it is whole.

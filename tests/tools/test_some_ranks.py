@@ -178,7 +178,7 @@ def test_out_of_one_that_has_not_all(store: Path, dest: Path) -> None:
     for ranks in (["--rank", "1-2"], []):
         result = run("ckpt-restore", some, more, *ranks)
         assert result.returncode == INCOMPLETE
-        assert "what rank 2 wrote of step 10" in result.stderr
+        assert "the files of rank 2 of step 10" in result.stderr
         assert "which has the files of 2 of 4 ranks" in result.stderr
         assert "ckpt-restore --rank 2" in result.stderr
         assert not more.exists() or files(more) == {}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which chunks end in which block, and where their bytes lie. */
+/* The chunks that end in a block, and where their bytes are. */
 #include "engine/reshard/blocks.h"
 
 size_t ckpt_blocks_count(const struct ckpt_layout *layout, uint32_t block_bytes)
@@ -22,7 +22,7 @@ struct ckpt_span ckpt_blocks_span(
 	uint64_t end = offset + length;
 	struct ckpt_span span = {.offset = offset, .length = (uint32_t)length};
 
-	/* The chunk of the first byte ends behind it: no chunk before it ends in this block. */
+	/* The chunk that contains the first byte ends after it, so no earlier chunk ends in this block. */
 	span.first_chunk = ckpt_layout_chunk_at(layout, offset);
 	size_t last = ckpt_layout_chunk_at(layout, end - 1);
 	span.chunk_count = last - span.first_chunk + (chunk_end(layout, last) <= end);

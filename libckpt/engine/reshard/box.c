@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What boxes have in common, and where they lie. */
+/* Intersections of boxes, and the offsets of their bytes. */
 #include "engine/reshard/box.h"
 
 #include <stdio.h>
@@ -54,7 +54,7 @@ size_t ckpt_box_without(const struct ckpt_box *box, const struct ckpt_box *hole,
 	struct ckpt_box left = *box;
 	size_t n = 0;
 
-	/* One dimension after the other: what lies before the hole, what lies behind it. */
+	/* For each dimension: the part before the hole, and the part after it. */
 	for (uint32_t i = 0; i < box->ndim; i++) {
 		int64_t before = hole->start[i] - left.start[i];
 		int64_t behind = left.shape[i] - before - hole->shape[i];
@@ -75,7 +75,7 @@ size_t ckpt_box_without(const struct ckpt_box *box, const struct ckpt_box *hole,
 	return n;
 }
 
-/* Bytes from element [0, 0, ...] of the array to that at `at`. */
+/* Byte offset of element `at` in the array. */
 static uint64_t place_of(const int64_t *at, const int64_t *shape, uint32_t ndim, uint32_t item)
 {
 	uint64_t place = 0;
@@ -85,10 +85,10 @@ static uint64_t place_of(const int64_t *at, const int64_t *shape, uint32_t ndim,
 	return place * item;
 }
 
-/* The element at or behind `at` that is the first of the box in row-major order. False: none. */
+/* Moves `at` to the first element of the box at or after it in row-major order. False: there is none. */
 static bool move_into(const struct ckpt_box *box, int64_t at[CKPT_NDIM_MAX])
 {
-	uint32_t out = 0; /* the first dimension in which `at` is out of the box */
+	uint32_t out = 0; /* first dimension in which `at` is outside the box */
 
 	while (out < box->ndim && at[out] >= box->start[out] &&
 		at[out] < box->start[out] + box->shape[out])
@@ -96,7 +96,7 @@ static bool move_into(const struct ckpt_box *box, int64_t at[CKPT_NDIM_MAX])
 	if (out == box->ndim)
 		return true;
 	if (at[out] >= box->start[out] + box->shape[out]) {
-		/* Behind it: on by one in the last dimension before that has one more. */
+		/* After the box: advances the last earlier dimension that has room. */
 		do {
 			if (out == 0)
 				return false;
@@ -121,7 +121,7 @@ uint64_t ckpt_box_seek(
 		at[i] = (int64_t)(place % (uint64_t)shape[i]);
 		place /= (uint64_t)shape[i];
 	}
-	/* What is left over is behind the array. */
+	/* The offset is past the end of the array. */
 	if (place > 0 || !move_into(box, at))
 		return UINT64_MAX;
 	return ckpt_max_u64(offset, place_of(at, shape, box->ndim, item));

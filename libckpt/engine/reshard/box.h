@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Boxes of an n-dimensional array: what a rank holds of a tensor, what a target wants of it, and where
- * the bytes of one lie in an array that is stored row-major. Pure.
+ * Boxes of an n-dimensional array: the part of a tensor that a rank holds, or that a target needs, and the offsets of
+ * its bytes in a row-major array. Pure.
  */
 #ifndef CKPT_ENGINE_RESHARD_BOX_H
 #define CKPT_ENGINE_RESHARD_BOX_H
@@ -9,37 +9,37 @@
 #include <ckpt/types.h>
 #include "base/compiler.h"
 
-/* No size is negative, and the elements can be counted in 63 bits. No dimensions: one element. */
+/* Sizes are not negative, and the number of elements fits in 63 bits. No dimensions: one element. */
 struct ckpt_box {
 	uint32_t ndim;
 	int64_t start[CKPT_NDIM_MAX];
 	int64_t shape[CKPT_NDIM_MAX];
 };
 
-/* `start` NULL: at zero in every dimension. */
+/* `start` NULL: zeros. */
 struct ckpt_box ckpt_box_of(const int64_t *start, const int64_t *shape, uint32_t ndim);
 
-/* Elements; 0: empty. */
+/* Number of elements; 0: empty. */
 uint64_t ckpt_box_volume(const struct ckpt_box *box);
-/* Both of as many dimensions. False: they share no element. */
+/* Whether they share an element. Both have the same number of dimensions. */
 bool ckpt_box_meet(const struct ckpt_box *a, const struct ckpt_box *b, struct ckpt_box *ret_both);
 /*
- * `box` without `hole`, which lies within it and is not empty, as boxes that share nothing: at most two
- * for each dimension. Their number.
+ * Divides `box` without `hole`, which is in it and not empty, into disjoint boxes: at most two for each dimension.
+ * Returns their number.
  */
 #define CKPT_BOX_REST_MAX ((size_t)2 * CKPT_NDIM_MAX)
 size_t ckpt_box_without(const struct ckpt_box *box, const struct ckpt_box *hole,
 	struct ckpt_box ret_rest[CKPT_BOX_REST_MAX]);
 
 /*
- * The first byte at or after `offset`, of an array of `shape` with elements of `item` bytes, that
- * belongs to the box; UINT64_MAX: none. The box lies within the array, and its bytes fit 63 bits.
+ * Offset of the first byte of the box at or after `offset`, in an array of `shape` with elements of `item` bytes;
+ * UINT64_MAX: none. The box is within the array, whose size fits in 63 bits.
  */
 uint64_t ckpt_box_seek(
 	const struct ckpt_box *box, const int64_t *shape, uint32_t item, uint64_t offset);
-/* The byte behind its last one. Not empty. */
+/* Offset after its last byte. It is not empty. */
 uint64_t ckpt_box_end(const struct ckpt_box *box, const int64_t *shape, uint32_t item);
-/* Its bytes lie together, first to last. */
+/* Whether its bytes are contiguous. */
 bool ckpt_box_together(const struct ckpt_box *box, const int64_t *shape, uint32_t item);
 
 /* "[2, 3]", for messages. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking what is wanted from one part after the other, until nothing is left. */
+/* Subtracts the parts from the wanted box one by one, until nothing is left. */
 #include "engine/reshard/box_cover.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ static int put_cut(
 	return 0;
 }
 
-/* Takes from what is left all that the part holds. */
+/* Takes from the remaining boxes all that the part holds. */
 static int take_part(
 	struct ckpt_box_cover *c, const struct ckpt_part *part, const struct ckpt_box *wanted)
 {
@@ -72,7 +72,7 @@ static int take_part(
 			return r;
 		volume += ckpt_box_volume(&both);
 	}
-	/* One cut, unless parts overlap: not where what was left happened to be cut. */
+	/* One cut suffices unless parts overlap, however the remainder was divided. */
 	if (c->count > first + 1 && volume == ckpt_box_volume(&all)) {
 		c->cuts[first].box = all;
 		c->count = first + 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a catalog's bytes to what a reader of the step asks of it. */
+/* Decodes a catalog, and answers a reader's queries. */
 #include "engine/reshard/catalog_map.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "format/dtype.h"
 
-/* Of one of names->entries. */
+/* The list of an entry of names->entries. */
 static const struct ckpt_catalog_list *list_of(
 	const struct ckpt_catalog_map *h, const struct ckpt_entry *whole)
 {
@@ -59,7 +59,7 @@ static int name_all(struct ckpt_catalog_map *h)
 			.ndim = t->ndim,
 			.shape = (int64_t *)t->shape,
 			.source = (uint32_t)i};
-		/* The decoder has seen to it that they can be counted. */
+		/* The decoder has checked that the number of elements fits. */
 		struct ckpt_box whole = ckpt_box_of(NULL, t->shape, t->ndim);
 		e->nbytes = ckpt_box_volume(&whole) * ckpt_dtype_bytes(t->dtype);
 	}
@@ -84,14 +84,14 @@ static int read_file(struct ckpt_catalog_map *h, size_t length, const struct ckp
 		return r;
 	if (bytes != length)
 		return ckpt_fail_at(err, CKPT_EINTEGRITY, &where,
-			"%s has %zu bytes, and says that it has %llu", path, length,
+			"%s has %zu bytes, but its header says %llu", path, length,
 			(unsigned long long)bytes);
 	r = ckpt_layout_catalog_decode(h->file, root_bytes, named, path, err, &h->catalog);
 	if (r < 0)
 		return r;
 	if (h->catalog->world != world)
 		return ckpt_fail_at(err, CKPT_EFORMAT, &where,
-			"%s is of %u ranks, and the step of %u", path, h->catalog->world, world);
+			"%s is for %u ranks, but the step has %u", path, h->catalog->world, world);
 	r = open_lists(h, path, err);
 	return r < 0 ? r : name_all(h);
 }
@@ -144,7 +144,7 @@ static int make_room(struct ckpt_catalog_map *h, size_t count)
 	return h->room ? 0 : -ENOMEM;
 }
 
-/* Only as many as were counted: the list is the same. */
+/* Stores only as many as were counted, because the list is the same. */
 static void put_part(struct ckpt_catalog_map *h, size_t at, const struct ckpt_entry *whole,
 	const struct ckpt_catalog_box *box)
 {
@@ -208,7 +208,7 @@ uint32_t ckpt_catalog_map_first(
 	return box.rank;
 }
 
-/* The box that the index has of it is the one that the catalog has. */
+/* Whether the box in the index is the one in the catalog. */
 static bool is_same(const struct ckpt_catalog_map *h, const struct ckpt_entry *e, uint32_t rank)
 {
 	const struct ckpt_entry *whole = ckpt_layout_find(h->names, e->name);
@@ -229,7 +229,7 @@ static int fail_compare(const char *path, const char *name, uint32_t rank, struc
 {
 	int r = ckpt_fail_at(err, CKPT_EFORMAT,
 		&(struct ckpt_where){.tier = "local", .file = path, .tensor = name},
-		"%s does not say of '%.200s' what the index of rank %u does", path, name, rank);
+		"%s describes '%.200s' differently than the index of rank %u", path, name, rank);
 
 	if (err)
 		err->rank = (int32_t)rank;

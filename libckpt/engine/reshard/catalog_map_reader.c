@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file, and what is in it: the second for a worker, as it may have hundreds of megabytes. */
+/* Reads and decodes a catalog. A worker decodes it, because it may have hundreds of megabytes. */
 #include "engine/reshard/catalog_map_reader.h"
 
 #include <errno.h>
@@ -38,9 +38,8 @@ static int fail_size(const struct ckpt_catalog_map_reader *r)
 {
 	return ckpt_fail_at(r->err, CKPT_EINTEGRITY,
 		&(struct ckpt_where){.tier = ckpt_store_tier(r->core->store), .file = r->path},
-		"%s in %s has only %llu bytes, the manifest says %llu: it was cut; remove it, as "
-		"the "
-		"step is whole without it",
+		"%s in %s has only %llu bytes, the manifest says %llu: it was truncated; delete "
+		"it, the step can be restored without it",
 		r->path, r->core->parts.label, (unsigned long long)r->op.length,
 		(unsigned long long)r->pick->manifest.catalog_bytes);
 }
@@ -52,8 +51,8 @@ static int fail_read(const struct ckpt_catalog_map_reader *r)
 
 	if (code == -EFBIG)
 		return ckpt_fail_at(r->err, CKPT_EINTEGRITY, &where,
-			"%s in %s has more than the %llu bytes that the manifest says: it was "
-			"added to; remove it, as the step is whole without it",
+			"%s in %s has more than the %llu bytes in the manifest: something was "
+			"appended; delete it, the step can be restored without it",
 			r->path, r->core->parts.label,
 			(unsigned long long)r->pick->manifest.catalog_bytes);
 	if (ckpt_fail_said(r->err, code, &where, &r->said))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a copy that is bad to one that may be good. */
+/* Replaces a bad replica by another one. */
 #include "engine/reshard/fallback.h"
 
 #include <errno.h>
 
-/* Another rank's copy of an entry of rank `rank`; NULL: there is none that is not lost. */
+/* Another rank's replica of an entry of rank `rank`; NULL: all are lost. */
 static const struct ckpt_part *find_copy(
 	const struct ckpt_fallback *s, uint32_t rank, const struct ckpt_entry *entry)
 {
@@ -18,7 +18,7 @@ static const struct ckpt_part *find_copy(
 	for (const struct ckpt_part *p = parts; p < parts + count; p++) {
 		if (s->lost[p->rank] || !ckpt_part_same(p, &own))
 			continue;
-		/* One that is read anyway, or else the first. */
+		/* Prefers a rank that is read anyway. */
 		if (s->again[p->rank].count > 0)
 			return p;
 		found = found ? found : p;

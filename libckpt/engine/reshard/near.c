@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ranks of a node share out among themselves what they have alike. So the files of a rank are of use only with those
- * of all ranks that were on its node. In the store of a node, what is absent of such a whole is told from what is
- * elsewhere by the names of the nodes.
+ * The ranks of a node divide what they hold alike among themselves. So the files of a rank are useful only with those
+ * of all ranks that were on its node. Node names tell which files of such a group are missing in this store.
  */
 #include "engine/reshard/near.h"
 
@@ -17,7 +16,7 @@ static int by_text(const void *a, const void *b)
 	return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Ranks of nodes in `nodes` are near, all of them. */
+/* Whether all ranks of nodes in `nodes` are near. */
 static bool are_whole(
 	const struct ckpt_rankset *near, const struct ckpt_manifest *m, const char *const *nodes)
 {

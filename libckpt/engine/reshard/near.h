@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether the ranks of a node have in a step's files of their own all that they need. */
+/* Whether the ranks of one node have all they need in the files of their own node's store. */
 #ifndef CKPT_ENGINE_RESHARD_NEAR_H
 #define CKPT_ENGINE_RESHARD_NEAR_H
 
@@ -7,8 +7,8 @@
 #include "format/manifest.h"
 
 /*
- * `near`: the ranks on one node, of `world`; some, not all. True if as many ranks saved the step into stores of nodes,
- * and no other rank was on the nodes of these. -ENOMEM.
+ * `near`: the ranks on this node, of `world`; some but not all. True if equally many ranks saved the step in node
+ * stores here, and no other rank was on their nodes. -ENOMEM.
  */
 int ckpt_near_suffices(const struct ckpt_rankset *near, uint32_t world,
 	const struct ckpt_manifest *manifest, bool *ret_enough);

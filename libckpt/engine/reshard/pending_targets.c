@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of targets, each with its name and numbers behind it. */
+/* Copies of targets, each followed by its name and numbers. */
 #include "engine/reshard/pending_targets.h"
 
 #include <errno.h>

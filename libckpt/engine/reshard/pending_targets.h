@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a caller has asked for, kept for later: copies of targets, whose memory stays the caller's. */
+/* Targets of a caller, kept for later: copies, but for the target's memory. */
 #ifndef CKPT_ENGINE_RESHARD_PENDING_TARGETS_H
 #define CKPT_ENGINE_RESHARD_PENDING_TARGETS_H
 
@@ -13,9 +13,9 @@ struct ckpt_pending_targets {
 	size_t room;
 };
 
-/* One that was checked. -ENOMEM. */
+/* Adds a target that was checked. -ENOMEM. */
 int ckpt_pending_targets_add(struct ckpt_pending_targets *asked, const struct ckpt_target *target);
-/* Those behind the first `count`. */
+/* Removes those after the first `count`. */
 void ckpt_pending_targets_forget(struct ckpt_pending_targets *asked, size_t count);
 void ckpt_pending_targets_clear(struct ckpt_pending_targets *asked);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparing digests of equal boxes. */
+/* Compares digests of equal boxes. */
 #include "engine/reshard/replica_check.h"
 
 #include <stdio.h>
@@ -9,20 +9,22 @@
 
 #define ROOM_MIN 64
 
-/* So that keys of tensors, of what a chunk holds and of digests are different ones. */
+/* Makes the keys of tensors, of chunk contents and of digests different. */
 enum seed { TENSOR = 1, CONTENT, BYTES, NAMES, VOLUME, UNKNOWN };
 
 /*
- * What has a digest: a tensor, or a chunk of small ones. Where small tensors have digests of their own, the program has
- * marked what others write, and the other small ones are not compared.
+ * What has a digest: a tensor, or a chunk of small ones. If small tensors have digests of their own, the program has
+ * marked what others write, too, and the other small tensors are not compared.
  */
 struct unit {
 	const struct ckpt_entry *first;
 	const struct ckpt_entry *end;
-	size_t tensors; /* that are not empty, and have no digest of their own, or are it */
+	/* Non-empty tensors in it that have no digest of their own, or are the unit. */
+	size_t tensors;
 	bool small;
-	bool own; /* one tensor of a chunk, by its own digest */
-	bool mixed; /* a chunk that is not compared, as it has tensors that are by themselves, or that vary */
+	bool own; /* one tensor of a chunk, with its own digest */
+	/* A chunk that is not compared, because some of its tensors have their own digests or may vary. */
+	bool mixed;
 	uint64_t chunk_bytes;
 	uint64_t key;
 	uint64_t value;
@@ -39,15 +41,15 @@ static uint64_t join(uint64_t hash, uint64_t more)
 }
 
 /*
- * Of a name, for one of the uses of enum seed. Joined to the hash, and not the seed of it: of short names that differ in
- * a few bits the hashes by seeds that differ in these are the same.
+ * Key of a name for one use of enum seed. `use` is mixed in afterwards and is not the hash's seed, because hashes of
+ * similar short names under similar seeds can be equal.
  */
 static uint64_t key_of_name(const char *name, uint64_t use)
 {
 	return join(ckpt_hash64(name, strlen(name), 0), use);
 }
 
-/* Of what it is, whatever its bytes are. */
+/* Key of a tensor without its bytes. */
 static uint64_t key_of(const struct ckpt_entry *e, uint64_t seed)
 {
 	static const int64_t zero[CKPT_NDIM_MAX];
@@ -71,13 +73,13 @@ static const struct ckpt_chunk *chunk_of(
 	return &layout->chunks[ckpt_layout_chunk_at(layout, e->offset)];
 }
 
-/* Of a tensor by itself. */
+/* Key of a tensor with its own digest. */
 static uint64_t key_alone(const struct ckpt_entry *e, uint64_t chunk_bytes)
 {
 	return join(key_of(e, CONTENT), chunk_bytes);
 }
 
-/* All of the chunk that a tensor is in. */
+/* Key of all tensors of a chunk. */
 static void take_chunk(const struct ckpt_layout *layout, struct unit *u)
 {
 	const struct ckpt_chunk *chunk = chunk_of(layout, u->first);
@@ -102,7 +104,7 @@ static void take_chunk(const struct ckpt_layout *layout, struct unit *u)
 	u->value = join_digest(u->value, &chunk->digest);
 }
 
-/* Of an entry that is not empty. A tensor that is alone in a chunk is as one that has a digest of its own. */
+/* The unit of an entry that is not empty. A tensor that is alone in a chunk counts as one with its own digest. */
 static struct unit unit_of(const struct ckpt_layout *layout, const struct ckpt_entry *e)
 {
 	struct unit u = {.first = e,
@@ -119,7 +121,7 @@ static struct unit unit_of(const struct ckpt_layout *layout, const struct ckpt_e
 	} else if (u.small) {
 		take_chunk(layout, &u);
 	} else {
-		/* It has chunks of its own, cut from its beginning. */
+		/* It has chunks of its own, from its first byte on. */
 		const struct ckpt_chunk *chunk = chunk_of(layout, e);
 
 		for (uint64_t done = 0; done < e->nbytes; done += chunk++->length)
@@ -128,7 +130,7 @@ static struct unit unit_of(const struct ckpt_layout *layout, const struct ckpt_e
 	return u;
 }
 
-/* Of what is compared at this entry. A chunk is at its first one. False: nothing is. */
+/* The unit to compare at this entry. A chunk is compared at its first entry. False: none. */
 static bool take_unit(
 	const struct ckpt_layout *layout, const struct ckpt_entry *e, struct unit *ret_unit)
 {
@@ -140,7 +142,7 @@ static bool take_unit(
 	return !ret_unit->mixed;
 }
 
-/* The place of a key: free, or its own. */
+/* The place of a key: free, or in use by it. */
 static struct ckpt_replica_check_box *find(const struct ckpt_replica_check *r, uint64_t key)
 {
 	size_t mask = r->room - 1;
@@ -152,8 +154,8 @@ static struct ckpt_replica_check_box *find(const struct ckpt_replica_check *r, u
 }
 
 /*
- * At most three quarters of the places are taken. False: there are too many boxes, or there is no memory for them, and
- * from now on none is kept. Those that were kept are still compared with what comes.
+ * Grows the table, which is at most three quarters full. False: too many boxes or out of memory; no more are added from
+ * now on, but those in it are still compared.
  */
 static bool make_room(struct ckpt_replica_check *r, size_t more)
 {
@@ -191,7 +193,7 @@ static void put(struct ckpt_replica_check *r, struct ckpt_replica_check_box *box
 	r->count++;
 }
 
-/* Whether a key is there for the first time. */
+/* Whether a key occurs for the first time. */
 static bool is_news(struct ckpt_replica_check *r, uint64_t key)
 {
 	struct ckpt_replica_check_box *box = find(r, key);
@@ -225,7 +227,7 @@ static void copy_name(char *out, const char *name)
 	(void)snprintf(out, CKPT_REPLICA_CHECK_NAME, "%s", name);
 }
 
-/* Which tensor of a chunk differs is not known: some of them are named, unless there is one of which it is known. */
+/* Names some tensors of a chunk, because it is unknown which of them differ, unless a single tensor is known. */
 static void name_first(struct ckpt_replica_check *r, const struct unit *u)
 {
 	r->first_tensors = u->tensors;
@@ -251,7 +253,7 @@ static bool same_node(const struct ckpt_replica_check *r, uint32_t one, uint32_t
 	return !r->ranks || strcmp(r->ranks[one].node, r->ranks[two].node) == 0;
 }
 
-/* Of those who differ from the first one: whether they differ from each other, too, on one node. */
+/* Whether those that differ from the first one also differ from each other on one node. */
 static bool differs_near(const struct ckpt_replica_check *r, uint32_t rank, uint64_t value)
 {
 	for (uint32_t i = 0; i < r->odd_count && i < CKPT_REPLICA_CHECK_ODD; i++)
@@ -260,7 +262,7 @@ static bool differs_near(const struct ckpt_replica_check *r, uint32_t rank, uint
 	return false;
 }
 
-/* One more rank that has other bytes than the first one, of the first unit that differs. */
+/* Adds a rank with other bytes than the first rank, in the first unit that differs. */
 static void add_odd(struct ckpt_replica_check *r, uint32_t rank, uint64_t value)
 {
 	r->near = r->near || differs_near(r, rank, value);
@@ -270,7 +272,7 @@ static void add_odd(struct ckpt_replica_check *r, uint32_t rank, uint64_t value)
 	r->odd_count++;
 }
 
-/* `news`: of these names nothing was found so far, whichever boxes of them differ. */
+/* `news`: no difference was found for these names before, in any box. */
 static void take_difference(struct ckpt_replica_check *r, const struct ckpt_replica_check_box *box,
 	uint32_t rank, const struct unit *u, bool news)
 {
@@ -318,8 +320,8 @@ static uint64_t elements_of(const int64_t *shape, uint32_t ndim)
 }
 
 /*
- * A box that nobody had. If all boxes of a tensor are more than the whole some of them overlap, and are not the same.
- * The decoder has seen to it that the elements of a whole can be counted.
+ * Adds a new box. If all boxes of a tensor have more elements than the tensor, some overlap without being equal. The
+ * decoder has checked that the numbers fit.
  */
 static void add_volume(struct ckpt_replica_check *r, uint32_t rank, const struct ckpt_entry *e)
 {
@@ -337,8 +339,8 @@ static void add_volume(struct ckpt_replica_check *r, uint32_t rank, const struct
 }
 
 /*
- * Of a unit that nobody had: which of its tensors other ranks have, beside other ones and without digests of their own, or
- * with one where this has none. A tensor by itself is known by its unit.
+ * For a new unit: finds tensors that other ranks have in other chunks, without a digest of their own on one side.
+ * Single tensors are found by their unit.
  */
 static void add_small(struct ckpt_replica_check *r, uint32_t rank, const struct unit *u)
 {
@@ -360,7 +362,7 @@ static void add_small(struct ckpt_replica_check *r, uint32_t rank, const struct 
 	}
 }
 
-/* What a unit needs: its own place, one for its names, and three for each tensor. */
+/* Places for a unit: its own, one for its names, and three for each tensor. */
 static void add_unit(struct ckpt_replica_check *r, uint32_t rank, const struct unit *u)
 {
 	bool fits = make_room(r, 2 + 3 * u->tensors);
@@ -394,7 +396,7 @@ void ckpt_replica_check_add(
 	struct ckpt_replica_check *replicas, uint32_t rank, const struct ckpt_layout *layout)
 {
 	const struct ckpt_entry *last = layout->entries + layout->entry_count;
-	uint64_t done = 0; /* where the chunk ends that was added last */
+	uint64_t done = 0; /* end of the chunk added last */
 
 	for (const struct ckpt_entry *e = layout->entries; e < last; e++) {
 		if (e->nbytes == 0 || e->varies || (!e->own && e->offset < done))
@@ -406,7 +408,7 @@ void ckpt_replica_check_add(
 	}
 }
 
-/* Parts that are the same box, in the order of ranks. `named`: a box of this tensor was found to differ. */
+/* Compares parts with the same box, sorted by rank. `named`: a box of this tensor was found to differ. */
 static bool compare_run(struct ckpt_replica_check *r, const struct ckpt_part *parts, size_t count,
 	const struct ckpt_index *const *indexes, bool named)
 {

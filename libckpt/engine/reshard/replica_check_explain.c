@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks have written different bytes of one box, in words. */
+/* Describes which ranks have written different bytes of one box. */
 #include "engine/reshard/replica_check.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "base/utf8.h"
 #include "engine/ranks/replica_digest.h"
 
-/* A list of names is not longer than this, but for its first name. */
+/* Length of a list of names, except that the first name may exceed it. */
 #define NAMES_MAX 90
 
 const char *ckpt_replica_check_name(const struct ckpt_replica_check *replicas)
@@ -38,7 +38,7 @@ static void put_some(const char names[][CKPT_REPLICA_CHECK_NAME], size_t named, 
 		(void)snprintf(out + at, size - at, " and %zu more", all - i);
 }
 
-/* The other ones, of which it may be other ranks. */
+/* The other tensors, in which other ranks may differ. */
 static void put_later(const struct ckpt_replica_check *r, char *out, size_t size)
 {
 	size_t all = r->differing - 1;
@@ -50,7 +50,7 @@ static void put_later(const struct ckpt_replica_check *r, char *out, size_t size
 		(void)snprintf(out, size, ", and ranks differ in %zu more", all);
 }
 
-/* How many of those with other bytes have these. */
+/* How many of the ranks with other bytes have these. */
 static uint32_t count_alike(const struct ckpt_replica_check *r, uint32_t kept, uint64_t value)
 {
 	uint32_t count = 0;
@@ -67,7 +67,7 @@ static void put_odd(struct ckpt_replica_digest_finding *f, uint32_t rank)
 	f->count++;
 }
 
-/* Who differs from whom: the fewer ones from the rest, if there are fewer. */
+/* Which ranks differ from the others: the smaller group, if there is one. */
 static struct ckpt_replica_digest_finding judge(const struct ckpt_replica_check *r)
 {
 	const struct ckpt_replica_check_box *box = &r->odd_box;
@@ -87,7 +87,7 @@ static struct ckpt_replica_digest_finding judge(const struct ckpt_replica_check 
 	for (uint32_t i = 0; i < kept; i++)
 		tie = tie || (r->odd[i].value != r->odd[best].value &&
 				     count_alike(r, kept, r->odd[i].value) == most);
-	/* Of those who have what the first one has only that one is known by its number. */
+	/* The first rank is the only one known by number among those with its bytes. */
 	bool first = box->count == 1 && most > 1 && r->odd_count == kept;
 
 	f.other = first ? r->odd[best].rank : box->rank;

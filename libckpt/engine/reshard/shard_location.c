@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a listing of a step's directory to the ranks that are to be had in the store of another node. */
+/* Lists a step's directory to find the ranks whose files are in the store of another node. */
 #include "engine/reshard/shard_location.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "engine/lineage/lineage.h"
 
-/* Texts, to be sorted once and then looked for. */
+/* Texts that are sorted once, then searched. */
 struct texts {
 	const char **items;
 	size_t count;
@@ -53,9 +53,9 @@ static void look(const struct ckpt_shard_location *e, bool *absent, struct texts
 }
 
 /*
- * Of the absent ones those of nodes of which nothing is here, or all, if it was some ranks that were brought here. What
- * this node is called does not count: if its disk was lost, the step is not on this one, and not damaged either, least
- * of all in the stores of others.
+ * A rank without an index is elsewhere if nothing of its node is here, or if only some ranks were copied here. The name
+ * of this node does not count: if its disk was lost, its step is not here, but it is not damaged, least of all in the
+ * stores of other nodes.
  */
 static void judge(struct ckpt_shard_location *e, const struct texts *nodes)
 {
@@ -155,18 +155,16 @@ static int note(
 	return code;
 }
 
-/* Which others go with what is here nobody has written down. */
+/* It is unknown which other ranks are needed with those that were copied here. */
 static int fail_partial(const struct ckpt_shard_location *e, uint32_t rank, const char *tensor,
 	const char *what, struct ckpt_error *err)
 {
 	const char *node = e->pick->manifest.ranks[rank].node;
 	int r = ckpt_fail_at(err, CKPT_EOTHERNODE,
 		&(struct ckpt_where){.tier = ckpt_store_tier(e->core->store), .tensor = tensor},
-		"%.400s: what rank %u wrote of step %llu%s%s was not brought into %s, which has "
-		"the "
-		"files of %u of %u ranks: bring them as well (ckpt-restore --rank %u), or start "
-		"the "
-		"job on the node that has them",
+		"%.400s: the files of rank %u of step %llu%s%s were not copied into %s, which has "
+		"the files of %u of %u ranks: copy them as well (ckpt-restore --rank %u), or start "
+		"the job on the node that has them",
 		what, rank, (unsigned long long)e->pick->chosen.step, *node ? " on node " : "",
 		node, e->core->parts.label, e->pick->manifest.world - e->count,
 		e->pick->manifest.world, rank);
@@ -174,7 +172,7 @@ static int fail_partial(const struct ckpt_shard_location *e, uint32_t rank, cons
 	return note(e, rank, err, r);
 }
 
-/* Whether the node that wrote it still has it is not known here. */
+/* It is unknown here whether the node that wrote it still has it. */
 static int fail_all(const struct ckpt_shard_location *e, uint32_t rank, const char *tensor,
 	const char *what, struct ckpt_error *err)
 {
@@ -207,11 +205,9 @@ int ckpt_shard_location_fail(const struct ckpt_shard_location *elsewhere, uint32
 	int r = ckpt_fail_at(err, CKPT_EOTHERNODE,
 		&(struct ckpt_where){
 			.tier = ckpt_store_tier(elsewhere->core->store), .tensor = tensor},
-		"%.400s: what rank %u wrote of step %llu is in the store of node %s%s%s; start the "
-		"job on the node that has it, or copy that node's files of the step into %s",
-		what, rank, step, node,
-		own ? ", as this one is called, whose disk is not the one that it was written to"
-		    : "",
+		"%.400s: the files of rank %u of step %llu are in the store of node %s%s%s; start "
+		"the job on the node that has it, or copy that node's files of the step into %s",
+		what, rank, step, node, own ? ", which had this node's name but another disk" : "",
 		more, elsewhere->core->parts.label);
 	return note(elsewhere, rank, err, r);
 }

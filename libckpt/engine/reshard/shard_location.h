@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ranks of a step whose files lie in the store of another node. Where every node has a store of its own, they
- * are not missing in this one. The step's directory is listed, once; a rank is elsewhere if it has no index
- * there, and of the node that wrote it no other file is: what is this node's is not to depend on the name that
- * the host has today, on the machine that a copy was brought to, or on the disk that the node has now.
+ * The ranks of a step whose files are in the store of another node. If every node has its own store, these files are
+ * not missing here. The step's directory is listed once. A rank is elsewhere if its index is not here and no other file
+ * of the node that wrote it is. So the result does not depend on the host's current name, on the machine that a copy
+ * was moved to, or on its current disk.
  *
- * Who reads the step's shards looks for those of repaired ranks in the same list.
+ * The readers of the step's shards look for the files of repaired ranks in the same list.
  */
 #ifndef CKPT_ENGINE_RESHARD_SHARD_LOCATION_H
 #define CKPT_ENGINE_RESHARD_SHARD_LOCATION_H
@@ -14,14 +14,14 @@
 #include "engine/lineage/select_step.h"
 
 struct ckpt_shard_location {
-	struct ckpt_task task; /* await `finished`, look at `result` */
+	struct ckpt_task task; /* await `finished`, then look at `result` */
 	struct ckpt_core *core;
 	const struct ckpt_select *pick;
 	struct ckpt_error *err;
 	struct ckpt_task *waiter;
 
-	/* When it has finished. */
-	bool *ranks; /* of each rank: whether it is; NULL: none is */
+	/* Results. */
+	bool *ranks; /* for each rank: whether it is elsewhere; NULL: none is */
 	uint32_t count;
 
 	struct ckpt_rank_lister lister; /* of the step; may be wanted by others from the start on */
@@ -39,17 +39,17 @@ void ckpt_shard_location_start(struct ckpt_shard_location *elsewhere);
 void ckpt_shard_location_init_lister(struct ckpt_shard_location *elsewhere);
 /* Ended, or zero. */
 bool ckpt_shard_location_has(const struct ckpt_shard_location *elsewhere, uint32_t rank);
-/* Every rank of the step is. */
+/* Whether every rank of the step is elsewhere. */
 bool ckpt_shard_location_has_all(const struct ckpt_shard_location *elsewhere);
-/* The lowest one. There is one. */
+/* The lowest rank that is elsewhere. There must be one. */
 uint32_t ckpt_shard_location_first(const struct ckpt_shard_location *elsewhere);
 /*
- * CKPT_EOTHERNODE, worded into `err`: what cannot be had (of which tensor; NULL: of none), and that the files of
- * this rank, which is elsewhere, may help.
+ * Sets `err` to CKPT_EOTHERNODE: what cannot be restored (a tensor, or NULL), and that the files of this rank, which is
+ * elsewhere, may help.
  */
 int ckpt_shard_location_fail(const struct ckpt_shard_location *elsewhere, uint32_t rank,
 	const char *tensor, const char *what, struct ckpt_error *err);
-/* After the end, or never started. */
+/* It has ended, or was never started. */
 void ckpt_shard_location_clear(struct ckpt_shard_location *elsewhere);
 
 #endif

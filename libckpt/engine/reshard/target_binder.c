@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From what a caller wants of the step to what is wanted of each shard. */
+/* Divides what a caller wants of a step into what is wanted of each shard. */
 #include "engine/reshard/target_binder.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ static int refuse(struct ckpt_error *err, int code, const char *name, const char
 		"target for tensor '%.160s': %s", name, text);
 }
 
-/* Whether what the ranks here do not hold may be held by one that is elsewhere. */
+/* Whether a rank elsewhere may hold what no rank here holds. */
 static bool may_be_elsewhere(const struct ckpt_target_binder *b)
 {
 	return b->elsewhere && b->elsewhere->count > 0;
@@ -48,31 +48,33 @@ static int check_fields(const struct ckpt_target *t, struct ckpt_error *err)
 	if (!t->name)
 		return ckpt_fail(err, -EINVAL, "a target has no tensor name");
 	if (t->flags & ~CKPT_TARGET_SHARED)
-		return refuse(err, -EINVAL, t->name, "flags are 0x%x, and may be CKPT_TARGET_*",
-			t->flags);
+		return refuse(err, -EINVAL, t->name,
+			"flags are 0x%x, but only CKPT_TARGET_* are allowed", t->flags);
 	if (ckpt_devices_number(t->device, t->device_index) < 0)
-		return refuse(err, -EINVAL, t->name, "device kind %u, index %d is not known",
-			t->device, t->device_index);
+		return refuse(err, -EINVAL, t->name, "unknown device kind %u, index %d", t->device,
+			t->device_index);
 	if (t->dtype && !ckpt_dtype_name(t->dtype))
-		return refuse(err, -EINVAL, t->name, "%u is no element type", t->dtype);
+		return refuse(err, -EINVAL, t->name, "%u is not an element type", t->dtype);
 	if (t->ndim > CKPT_NDIM_MAX || (t->ndim > 0 && !t->shape))
 		return refuse(err, -EINVAL, t->name,
-			"%u dimensions and %s shape: at most %d can be, with their shape", t->ndim,
-			t->shape ? "a" : "no", CKPT_NDIM_MAX);
+			"%u dimensions and %s shape: at most %d dimensions are allowed, with a "
+			"shape",
+			t->ndim, t->shape ? "a" : "no", CKPT_NDIM_MAX);
 	if (t->strides && !t->shape)
 		return refuse(err, -EINVAL, t->name, "strides need a shape");
 	if (t->strides && t->offset != 0)
 		return refuse(err, -EINVAL, t->name,
-			"strides need the whole tensor, and offset %llu was asked for",
+			"strides need the whole tensor, but the offset is %llu",
 			(unsigned long long)t->offset);
 	if (t->start && (t->offset != 0 || t->length != 0))
 		return refuse(err, -EINVAL, t->name,
-			"a box was asked for, and %llu bytes from byte %llu on: one or the other",
+			"the target has both a box and %llu bytes from byte %llu on: use one of "
+			"them",
 			(unsigned long long)t->length, (unsigned long long)t->offset);
 	return 0;
 }
 
-/* The box is one of this tensor. */
+/* Checks that the box is within the tensor. */
 static int check_box(
 	const struct ckpt_target *t, const struct ckpt_entry *whole, struct ckpt_error *err)
 {
@@ -102,8 +104,7 @@ static int check_match(const struct ckpt_target_binder *b, const struct ckpt_tar
 	if (!entry && may_be_elsewhere(b))
 		return refuse_elsewhere(b, t->name, "it", err);
 	if (!entry)
-		return refuse(
-			err, CKPT_EMISMATCH, t->name, "the step holds no tensor of that name");
+		return refuse(err, CKPT_EMISMATCH, t->name, "the step has no tensor of that name");
 	if (t->dtype && t->dtype != entry->dtype)
 		return refuse(err, CKPT_EMISMATCH, t->name, "the step holds %s, the target is %s",
 			ckpt_dtype_name(entry->dtype), ckpt_dtype_name(t->dtype));
@@ -123,12 +124,12 @@ static int check_match(const struct ckpt_target_binder *b, const struct ckpt_tar
 			(unsigned long long)t->offset);
 	if (t->strides && t->length != 0 && t->length != entry->nbytes)
 		return refuse(err, -EINVAL, t->name,
-			"strides need the whole tensor of %llu bytes, and %llu were asked for",
+			"strides need the whole tensor of %llu bytes, but the target has %llu",
 			(unsigned long long)entry->nbytes, (unsigned long long)t->length);
 	return 0;
 }
 
-/* The strides stay within what a pointer can span, and no two elements share memory. */
+/* The strides must stay within the address space, and no two elements may share memory. */
 static int check_strides(const struct ckpt_target *t, uint32_t item, struct ckpt_error *err)
 {
 	struct ckpt_view view = {.data = t->data,
@@ -144,15 +145,15 @@ static int check_strides(const struct ckpt_target *t, uint32_t item, struct ckpt
 				"stride 0 in dimension %u: its elements would share memory", i);
 	if (stray >= 0)
 		return refuse(err, -EINVAL, t->name,
-			"stride %lld in dimension %d leaves the address space",
+			"stride %lld in dimension %d exceeds the address space",
 			(long long)t->strides[stray], stray);
 	if (ckpt_view_shares(&view))
 		return refuse(err, -EINVAL, t->name,
-			"its strides lead to some bytes twice: its elements would share memory");
+			"its strides overlap: its elements would share memory");
 	return 0;
 }
 
-/* Of those that hold the same box one that is read anyway, or else the first. */
+/* Of several ranks with the same box, one that is read anyway, else the first. */
 static const struct ckpt_part *choose(const struct ckpt_target_binder *b,
 	const struct ckpt_part *first, const struct ckpt_part *end)
 {
@@ -167,7 +168,7 @@ static int fail_memory(struct ckpt_error *err)
 	return ckpt_fail(err, -ENOMEM, "out of memory");
 }
 
-/* All parts that share something with the box, and perhaps others. -ENOMEM. */
+/* All parts that overlap the box, and possibly others. -ENOMEM. */
 static int find_parts(const struct ckpt_target_binder *b, const struct ckpt_entry *whole,
 	const struct ckpt_box *box, const struct ckpt_part **ret_parts, size_t *ret_count)
 {
@@ -177,7 +178,7 @@ static int find_parts(const struct ckpt_target_binder *b, const struct ckpt_entr
 	return 0;
 }
 
-/* A part that is all of the tensor, which is not empty; NULL: there is none. -ENOMEM. */
+/* A part that is the whole tensor, which is not empty; NULL: there is none. -ENOMEM. */
 static int find_whole(const struct ckpt_target_binder *b, const struct ckpt_entry *whole,
 	const struct ckpt_part **ret_part)
 {
@@ -193,13 +194,13 @@ static int find_whole(const struct ckpt_target_binder *b, const struct ckpt_entr
 	return r;
 }
 
-/* Of a target that was checked. */
+/* Index of the tensor of a checked target. */
 static uint32_t number_of(const struct ckpt_target *t)
 {
 	return (uint32_t)ckpt_devices_number(t->device, t->device_index);
 }
 
-/* A tensor that a rank holds all of, or a range of its bytes. */
+/* Adds a tensor that one rank holds completely, or a byte range of it. */
 static int put_whole(struct ckpt_target_binder *b, const struct ckpt_target *t, uint64_t length,
 	const struct ckpt_part *part, struct ckpt_error *err)
 {
@@ -223,7 +224,7 @@ static int put_whole(struct ckpt_target_binder *b, const struct ckpt_target *t, 
 	return 0;
 }
 
-/* What is read of one part, to its place in the target's memory. */
+/* Adds the part of one cut, with its place in the target's memory. */
 static int put_cut(struct ckpt_target_binder *b, const struct ckpt_view *memory,
 	const struct ckpt_box *wanted, const struct ckpt_box_cover_cut *cut,
 	const struct ckpt_part *part)
@@ -235,7 +236,7 @@ static int put_cut(struct ckpt_target_binder *b, const struct ckpt_view *memory,
 	for (uint32_t i = 0; i < in.ndim; i++) {
 		int64_t skipped = in.start[i] - wanted->start[i];
 
-		/* The stride of a dimension of one element means nothing. */
+		/* The stride of a dimension of size one is not used. */
 		if (skipped > 0)
 			view.data += skipped * memory->strides[i] * (int64_t)memory->item;
 		in.start[i] -= part->entry->global_start ? part->entry->global_start[i] : 0;
@@ -281,9 +282,8 @@ static int put_box(struct ckpt_target_binder *b, const struct ckpt_target *t,
 			ckpt_box_text(&missing, text));
 	if (r == -E2BIG)
 		return refuse(err, CKPT_EUNSUPPORTED, t->name,
-			"the boxes of it that the ranks hold overlap in more ways than this "
-			"version "
-			"puts together");
+			"the boxes that the ranks hold of it overlap in more ways than this "
+			"version puts together");
 	for (size_t i = 0; r == 0 && i < b->cover.count; i++) {
 		const struct ckpt_box_cover_cut *cut = &b->cover.cuts[i];
 		const struct ckpt_part *part = choose(b, cut->part, parts + count);
@@ -330,8 +330,7 @@ static int add_one(
 	if (!t->start && length != whole->nbytes)
 		return refuse(err, CKPT_EUNSUPPORTED, t->name,
 			"it is stored in pieces, and %llu bytes from byte %llu on may be in "
-			"several: "
-			"ask for a box of it, by start and shape",
+			"several: ask for a box of it, by start and shape",
 			(unsigned long long)length, (unsigned long long)t->offset);
 	return put_box(b, t, whole, err);
 }

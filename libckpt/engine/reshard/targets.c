@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sweeping over what is wanted of a shard, in its order. */
+/* Sweeps over the targets of a shard in its order. */
 #include "engine/reshard/targets.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 
-/* Room for `need` items: where they are now, or NULL when there is no memory (they stay as they were). */
+/* Grows an array for `need` items. Returns it, or NULL without memory; then it is unchanged. */
 static void *grow(void *items, size_t *room, size_t need, size_t size)
 {
 	size_t more = *room ? *room * 2 : 16;
@@ -157,7 +157,7 @@ void ckpt_targets_clear(struct ckpt_targets *targets)
 	*targets = (struct ckpt_targets){0};
 }
 
-/* The array around a box, and the box in it. */
+/* The shape of the array around a box, and the box in it. */
 static const int64_t *around_of(const struct ckpt_targets *targets, const struct ckpt_bound *b)
 {
 	return b->boxed ? targets->dims + b->dims + (size_t)2 * b->ndim : NULL;
@@ -168,7 +168,7 @@ static struct ckpt_box box_of(const struct ckpt_targets *targets, const struct c
 	return ckpt_box_of(around_of(targets, b) + b->ndim, targets->dims + b->dims, b->ndim);
 }
 
-/* The first byte at or behind `at`, both in the shard, that belongs to a box; UINT64_MAX: none. */
+/* The first byte of a box at or after `at`, both as offsets in the shard; UINT64_MAX: none. */
 static uint64_t seek(const struct ckpt_targets *targets, const struct ckpt_bound *b,
 	const struct ckpt_box *box, uint64_t at)
 {
@@ -178,7 +178,7 @@ static uint64_t seek(const struct ckpt_targets *targets, const struct ckpt_bound
 	return found == UINT64_MAX ? found : b->base + found;
 }
 
-/* Returns the length of the chunk, unless it was marked. */
+/* Returns the length of the chunk if it was not marked before, else 0. */
 static uint64_t mark_chunk(
 	struct ckpt_targets *targets, const struct ckpt_layout *layout, size_t chunk)
 {
@@ -190,7 +190,7 @@ static uint64_t mark_chunk(
 	return layout->chunks[chunk].length;
 }
 
-/* The first chunk from this one on that is not marked, or one behind the last: there are bits for that. */
+/* The first chunk from this one on that is not marked; one after the last has a bit, too. */
 static size_t next_unmarked(const struct ckpt_targets *targets, size_t chunk)
 {
 	size_t word = chunk / 64;
@@ -201,7 +201,7 @@ static size_t next_unmarked(const struct ckpt_targets *targets, size_t chunk)
 	return word * 64 + (size_t)__builtin_ctzll(left);
 }
 
-/* Goes from one byte of the box that lies in no marked chunk to the next. */
+/* Moves from one byte of the box to the next that is in no marked chunk. */
 static uint64_t mark_box(
 	struct ckpt_targets *targets, const struct ckpt_layout *layout, const struct ckpt_bound *b)
 {
@@ -224,11 +224,11 @@ static uint64_t mark_box(
 	}
 }
 
-/* Returns the sum of the lengths of the chunks that it marks. */
+/* Returns the total length of the chunks that it marks. */
 static uint64_t mark(struct ckpt_targets *targets, const struct ckpt_layout *layout)
 {
 	uint64_t bytes = 0;
-	size_t next = 0; /* chunks below that any range wants have been seen to */
+	size_t next = 0; /* chunks below it that any range wants are marked */
 
 	for (size_t i = 0; i < targets->count; i++) {
 		const struct ckpt_bound *b = &targets->items[i];
@@ -252,7 +252,7 @@ static void share_chunk(struct ckpt_targets *targets, size_t chunk)
 	targets->shared[chunk / 64] |= targets->wanted[chunk / 64] & UINT64_C(1) << (chunk % 64);
 }
 
-/* What is wanted begins or ends here: the rest of the chunk is another's. */
+/* A range begins or ends here: the rest of the chunk may be wanted elsewhere. */
 static void share_edge(struct ckpt_targets *targets, const struct ckpt_layout *layout, uint64_t at)
 {
 	if (at >= layout->bytes)
@@ -262,11 +262,11 @@ static void share_edge(struct ckpt_targets *targets, const struct ckpt_layout *l
 		share_chunk(targets, chunk);
 }
 
-/* Bytes between those of a box are taken to be wanted elsewhere, and not here. */
+/* The bytes between those of a box are assumed to be wanted elsewhere, and not here. */
 static void share(struct ckpt_targets *targets, const struct ckpt_layout *layout)
 {
 	uint64_t end = 0;
-	size_t next = 0; /* chunks below that others want have been marked */
+	size_t next = 0; /* chunks below it that others want are marked */
 
 	for (size_t i = 0; i < targets->count; i++) {
 		const struct ckpt_bound *b = &targets->items[i];
@@ -333,7 +333,7 @@ int ckpt_targets_check(const struct ckpt_targets *targets, const struct ckpt_lay
 		const struct ckpt_bound *b = &targets->items[i];
 		struct ckpt_error why = {.size = sizeof(why)};
 
-		/* What lies together goes anywhere, and the CPU can write to all of its own. */
+		/* Contiguous bytes can go to any device, and the CPU can write to all of its own memory. */
 		if (b->flat >= 0 || b->device == 0)
 			continue;
 		const struct ckpt_segment segment = {.view = view_of(targets, b),
@@ -365,7 +365,7 @@ static int put_segment(struct ckpt_segment_list *list, const struct ckpt_segment
 	return 0;
 }
 
-/* The pieces of one target within the cut. */
+/* The segments of one target within the cut. */
 static int cut_target(struct ckpt_targets *targets, size_t target, const struct ckpt_cut *cut,
 	struct ckpt_segment_list *list)
 {
@@ -374,7 +374,7 @@ static int cut_target(struct ckpt_targets *targets, size_t target, const struct 
 	uint64_t hi = ckpt_min_u64(b->hi, cut->hi);
 
 	if (b->boxed && lo < hi) {
-		/* What comes before may be of a chunk that nobody wants, and is not in memory. */
+		/* Earlier bytes may be in a chunk that is not wanted and not in memory. */
 		struct ckpt_box box = box_of(targets, b);
 		lo = seek(targets, b, &box, lo);
 	}

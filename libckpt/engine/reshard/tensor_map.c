@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From what each rank says to what the step holds. */
+/* Combines what each rank holds to the tensors of the step. */
 #include "engine/reshard/tensor_map.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "format/dtype.h"
 
-/* A name that a rank gives: to a tensor, or to an alias. */
+/* A name in a rank's index: of a tensor or an alias. */
 struct mention {
 	const char *name;
 	const struct ckpt_entry *entry; /* NULL: an alias */
@@ -45,7 +45,7 @@ static int box_order(const struct ckpt_entry *a, const struct ckpt_entry *b)
 	return r;
 }
 
-/* By name; of one name tensors before aliases, by box, then by rank. */
+/* By name; then tensors before aliases, by box, by rank. */
 static int mention_order(const void *a, const void *b)
 {
 	const struct mention *x = a;
@@ -88,13 +88,13 @@ static int fail_apart(const struct mention *a, const struct mention *b, struct c
 
 	return ckpt_fail_at(err, CKPT_EFORMAT, &(struct ckpt_where){.tensor = a->name},
 		"the ranks do not agree about '%.200s': %s says rank %u, %s says rank %u; one name "
-		"is one tensor of the whole job, and what is each rank's own needs a name of its "
+		"is one tensor of the whole job; give what each rank has for itself a name of its "
 		"own",
 		a->name, mention_text(a, one, sizeof(one)), a->rank,
 		mention_text(b, two, sizeof(two)), b->rank);
 }
 
-/* Everything that the ranks mention, in order. */
+/* All names in all indexes, sorted. */
 static struct mention *collect(
 	const struct ckpt_index *const *indexes, uint32_t world, size_t *ret_count)
 {
@@ -122,7 +122,7 @@ static struct mention *collect(
 	return all;
 }
 
-/* Counts wholes and aliases, and sees to it that all who mention a name mean the same. */
+/* Counts tensors and aliases, and checks that all ranks mean the same by a name. */
 static int count_names(const struct mention *all, size_t count, struct ckpt_layout *names,
 	size_t *ret_parts, struct ckpt_error *err)
 {
@@ -147,7 +147,7 @@ static int whole_order(const void *a, const void *b)
 	return ckpt_layout_order(a, b);
 }
 
-/* Bytes of the whole. The decoder has seen to it that they can be counted. */
+/* Bytes of the whole tensor. The decoder has checked that the number fits. */
 static uint64_t bytes_of(const struct ckpt_entry *e)
 {
 	struct ckpt_box box = ckpt_box_of(NULL, whole_of(e), e->ndim);

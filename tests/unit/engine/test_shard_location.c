@@ -186,7 +186,7 @@ static void check_says(const struct ckpt_error *err, uint32_t rank, const char *
 	assert_int_equal(err->code, CKPT_EOTHERNODE);
 	assert_int_equal(err->step, 10);
 	assert_int_equal(err->rank, rank);
-	(void)snprintf(text, sizeof(text), "what rank %u wrote of step 10", rank);
+	(void)snprintf(text, sizeof(text), "the files of rank %u of step 10", rank);
 	assert_non_null(strstr(err->message, text));
 	(void)snprintf(text, sizeof(text), "the store of node %s", node);
 	assert_non_null(strstr(err->message, text));
@@ -377,7 +377,7 @@ static void test_lost(void **state)
 	struct ckpt_restore *r = begin(s);
 	assert_true(is_open(r));
 	assert_int_equal(bind_name(s, r, "own.0", same), CKPT_EOTHERNODE);
-	check_says(&s->rig.err, 0, "a, as this one is called");
+	check_says(&s->rig.err, 0, "a, which had this node's name but another disk");
 	assert_non_null(strstr(s->rig.err.message, "not the one that it was written to"));
 	assert_int_equal(bind_name(s, r, "same", same), 0);
 	assert_int_equal(run(s, r), 0);
