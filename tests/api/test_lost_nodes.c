@@ -274,7 +274,7 @@ static void test_lost_node_and_bucket(void **state)
 	(void)snprintf(there, sizeof(there), "%s/remote/" STEP(2), job->dir);
 	assert_int_equal(rename(there, scratch_join(job->dir, "aside")), 0);
 	assert_int_equal(mkdir(there, 0777), 0);
-	must_stay(job, "is not known");
+	must_stay(job, "it is unknown whether");
 	assert_int_equal(rmdir(there), 0);
 	/* Nor is anything given up by a node that cannot bring. */
 	(void)snprintf(there, sizeof(there), "%s/remote/gens", job->dir);

@@ -267,7 +267,7 @@ def test_a_step_that_is_removed_while_it_is_read_is_not_damaged(
     assert not list(removed[0].iterdir())  # nobody has noted that anything was wrong with it
     # Who wants that step and no other is told.
     removed.clear()
-    with pytest.raises(libckpt.StepNotFoundError, match="was removed while it was read"):
+    with pytest.raises(libckpt.StepNotFoundError, match="was deleted while it was read"):
         libckpt.load(store, 1)
 
 
@@ -289,7 +289,7 @@ def test_the_only_step_is_removed_while_it_is_read(
     monkeypatch.setattr(Reader, "read", read)
     with (
         opened(state) as ckpt,
-        pytest.raises(libckpt.StepNotFoundError, match="was removed while it was read"),
+        pytest.raises(libckpt.StepNotFoundError, match="was deleted while it was read"),
     ):
         ckpt.resume()
 

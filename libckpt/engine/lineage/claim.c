@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Claiming a generation. */
+/* Claims a generation. */
 #include "engine/lineage/claim.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ static struct ckpt_claimer *claimer_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_claimer, work);
 }
 
-/* A commit of the lineage that cannot be read, perhaps: to start beside it would be to lose it. */
+/* A step that cannot be read may be a commit of the lineage. A claim without it as parent would lose it. */
 static int check_broken(
 	struct ckpt_core *core, const struct ckpt_scan_step *s, struct ckpt_error *err)
 {
@@ -31,13 +31,11 @@ static int check_broken(
 	if (s->code <= CKPT_EINTEGRITY)
 		return ckpt_fail(err, CKPT_ENOTRESUMED,
 			"the manifest of step %llu of the store %s is damaged (%s), and nothing "
-			"was "
-			"resumed: put it back from a copy, or ask for a new start",
+			"was resumed: put it back from a copy, or ask for a new start",
 			step, core->parts.label, s->note);
 	return ckpt_fail(err, s->code,
-		"the manifest of step %llu of the store %s cannot be read (%s), so whether there "
-		"is "
-		"something to resume is not known: try again, or ask for a new start",
+		"the manifest of step %llu of the store %s cannot be read (%s), so it is unknown "
+		"whether there is something to resume: try again, or ask for a new start",
 		step, core->parts.label, s->note);
 }
 
@@ -75,7 +73,7 @@ static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
 	c->claim = (struct ckpt_claim){.generation = generation,
 		.parent_generation = core->lineage->adopted ? core->lineage->parent_generation : 0,
 		.parent_step = core->lineage->adopted ? core->lineage->parent_step : 0,
-		/* A number that is tried again: what the first try left may show itself late. */
+		/* A repeated try reuses its nonce, because the file of the first try may appear late. */
 		.nonce = generation == core->lineage->tried_generation
 				 ? core->lineage->tried_nonce
 				 : ckpt_env_random(core->parts.env),
@@ -86,7 +84,7 @@ static int encode_claim(struct ckpt_claimer *c, uint64_t generation)
 	return ckpt_claim_encode(&c->claim, &c->buf);
 }
 
-/* This core has claimed before: says what. */
+/* This core has claimed before: returns that claim. */
 static int repeat(struct ckpt_claimer *c)
 {
 	struct ckpt_core *core = c->command.core;
@@ -99,8 +97,8 @@ static int repeat(struct ckpt_claimer *c)
 }
 
 /*
- * A claim that could not be synced may be there all the same. It is as if a process that died had made
- * it: the next one comes after it. False: the one there is somebody else's.
+ * A claim whose sync failed may still exist. It is treated like the claim of a dead process, and the next claim comes
+ * after it. False: the claim that exists is another process's.
  */
 static bool take_own_try(struct ckpt_claimer *c)
 {
@@ -112,7 +110,7 @@ static bool take_own_try(struct ckpt_claimer *c)
 	c->op.data = NULL;
 	if (r < 0 || gen.claim.nonce != core->lineage->tried_nonce)
 		return false;
-	/* In its place since it was tried. */
+	/* At its place in the scan since it was tried. */
 	r = ckpt_scan_put_gen(&core->lineage->scan, &gen);
 	CKPT_ASSERT(r == 0);
 	return true;
@@ -144,7 +142,7 @@ int ckpt_claim_adopt(struct ckpt_claimer *c)
 		(unsigned long long)core->lineage->generation, core->parts.label,
 		(unsigned long long)c->claim.parent_generation,
 		(unsigned long long)c->claim.parent_step);
-	/* In its place already, see below: a claim that is there cannot fail any more. */
+	/* Its place was reserved below: a claim that exists must not fail any more. */
 	int r = ckpt_scan_put_gen(&core->lineage->scan, &gen);
 	CKPT_ASSERT(r == 0);
 	(void)ckpt_lineage_mark(&core->lineage->scan, NULL);
@@ -152,7 +150,7 @@ int ckpt_claim_adopt(struct ckpt_claimer *c)
 	return 0;
 }
 
-/* Chooses the number after `newest`, and makes room for what must not fail later. */
+/* Chooses the number after `newest`, and reserves memory for what must not fail later. */
 static int prepare(struct ckpt_claimer *c, uint64_t newest)
 {
 	struct ckpt_core *core = c->command.core;
@@ -160,8 +158,8 @@ static int prepare(struct ckpt_claimer *c, uint64_t newest)
 
 	if (r == -ERANGE)
 		return ckpt_fail(&c->command.error, r,
-			"generation %llu of the store %s is the last one that it can number: "
-			"export the step to go on from into a new store",
+			"generation %llu of the store %s is the last possible one: "
+			"export the step to resume from into a new store",
 			(unsigned long long)newest, core->parts.label);
 	if (r == 0)
 		r = ckpt_scan_put_gen(
@@ -174,7 +172,7 @@ static int prepare(struct ckpt_claimer *c, uint64_t newest)
 	return 0;
 }
 
-/* Nothing but this core's own tries may have come since the scan. */
+/* Only this core's own tries may be newer than the scan. */
 static int look_body(struct ckpt_task *task)
 {
 	struct ckpt_claimer *c = claimer_of(task);
@@ -207,8 +205,8 @@ static int look_body(struct ckpt_task *task)
 }
 
 /*
- * That nothing is resumed must be known. Asked when nobody has claimed since the scan: until then what it
- * lacks may be somebody else's beginning, and is no claim that was lost.
+ * Checks that there is nothing to resume, if nothing was resumed. Called when no other process has claimed since the
+ * scan: before that, missing files may be those of another process that is starting, not lost ones.
  */
 static int check_lineage(struct ckpt_claimer *c)
 {
@@ -224,14 +222,14 @@ static int fail_removed(struct ckpt_claimer *c)
 
 	return ckpt_fail_at(&c->command.error, CKPT_EINUSE,
 		&(struct ckpt_where){.tier = "local", .file = c->path},
-		"step %llu of %s, which this process goes on from, was removed meanwhile "
+		"step %llu of %s, which this process has resumed from, was deleted meanwhile "
 		"by another one: stop that job, and resume again",
 		(unsigned long long)core->lineage->parent_step, core->parts.label);
 }
 
 /*
- * The step to go on from is still there. Where locks do not reach, a process that was taken for dead may
- * have retired it since, and has newer ones: a claim would leave those behind, and have nothing itself.
+ * The step to resume from must still exist. Where locks do not work, a process that was taken for dead may have deleted
+ * it and committed newer steps: a claim would abandon those, and have no step itself.
  */
 static int parent_body(struct ckpt_task *task)
 {
@@ -252,7 +250,7 @@ static int parent_body(struct ckpt_task *task)
 	op->data = NULL;
 	if (op->result == -ENOENT)
 		return fail_removed(c);
-	/* One that cannot be read is there, and that is no concern of the claim's. */
+	/* If it cannot be read, it exists, which is enough here. */
 	ckpt_error_clear(&c->command.error);
 	ckpt_claim_start_settle(c);
 	CKPT_AWAIT(task, op->done);
@@ -278,8 +276,8 @@ int ckpt_claim_settled(struct ckpt_claimer *c)
 }
 
 /*
- * The number that the next claim comes after. The place of a try that failed is free, by the listing: to
- * leap over it would be to leap over whoever takes it meanwhile.
+ * The number that the next claim follows. If the listing does not show a failed try, its number is free, and must not
+ * be skipped: another process may take it.
  */
 static uint64_t last_taken(struct ckpt_claimer *c)
 {
@@ -306,7 +304,7 @@ static int publish_body(struct ckpt_task *task)
 		return r;
 	ckpt_store_publish(core->store, op, c->path, c->buf.data, c->buf.len, &c->lock);
 	CKPT_AWAIT(task, op->done);
-	/* -ENOENT: the winner has cleared the temporary away. */
+	/* -ENOENT: the process that won has deleted the temporary file. */
 	if (op->result == -EEXIST || op->result == -ENOENT)
 		return lost(c, c->claim.generation);
 	if (op->result < 0)
@@ -320,7 +318,7 @@ static int publish_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* What keeps rank 0 from claiming is told as well: what is in the store counts for all as it sees it. */
+/* The other ranks are also told why rank 0 could not claim, because only rank 0's view of the store counts. */
 static int work_body(struct ckpt_task *task)
 {
 	struct ckpt_claimer *c = claimer_of(task);

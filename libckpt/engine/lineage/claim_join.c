@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank claims for all: rank 0. The others hear of it, and of its failures. */
+/* Rank 0 claims for all ranks. The others receive its claim or its failure. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,11 +80,11 @@ void ckpt_claim_told(struct ckpt_claimer *claimer)
 			claimer->call.why.message);
 }
 
-/* A claim that was made and not told. */
+/* Sends a claim that the other ranks may not know. */
 struct teller {
 	struct ckpt_task task;
 	struct ckpt_core *core;
-	uint64_t generation; /* that it tells */
+	uint64_t generation; /* that it sends */
 	struct ckpt_exchange_call call;
 	struct ckpt_buf words;
 	int never;
@@ -97,7 +97,7 @@ static int retell_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_exchange_call_put(&t->call);
 	CKPT_AWAIT(task, t->call.task.finished);
-	/* Another one may have been claimed since. */
+	/* Another generation may have been claimed since. */
 	if (t->core->lineage->generation == t->generation)
 		t->core->lineage->claim_untold = t->call.task.result < 0;
 	CKPT_TASK_END(task);
@@ -121,7 +121,7 @@ void ckpt_claim_retell(struct ckpt_core *core)
 	struct teller *t = core->lineage->claim_telling ? NULL : ckpt_alloc(sizeof(*t));
 
 	CKPT_ASSERT(gen && gen->claimed);
-	/* Without memory: with the next save. */
+	/* Out of memory: the next save tries again. */
 	if (!t)
 		return;
 	if (ckpt_claim_encode(&gen->claim, &t->words) < 0) {
@@ -141,7 +141,7 @@ void ckpt_claim_retell(struct ckpt_core *core)
 	ckpt_task_start(&t->task, &core->sched, retell_body, retell_done);
 }
 
-/* Of another store, or of a job whose ranks have resumed from different steps. */
+/* Rank 0's claim may be of another store, or its ranks may have resumed from different steps. */
 static int check_claim(struct ckpt_claimer *c)
 {
 	struct ckpt_core *core = c->command.core;
@@ -161,8 +161,8 @@ static int check_claim(struct ckpt_claimer *c)
 			claim->world, core->config.rank, core->config.world);
 	if (claim->parent_generation != parent || claim->parent_step != step)
 		return ckpt_fail(err, CKPT_EMISMATCH,
-			"rank 0 goes on from step %llu of generation %llu, and rank %u from step "
-			"%llu of generation %llu: resume all ranks from one step",
+			"rank 0 has resumed from step %llu of generation %llu, and rank %u from "
+			"step %llu of generation %llu: resume all ranks from one step",
 			(unsigned long long)claim->parent_step,
 			(unsigned long long)claim->parent_generation, core->config.rank,
 			(unsigned long long)step, (unsigned long long)parent);
@@ -177,19 +177,19 @@ static int take_claim(struct ckpt_claimer *c)
 	int r = ckpt_claim_decode(item->data, item->length, item->key, err, &c->claim);
 	if (r < 0)
 		return r;
-	/* To tell under, should this rank not join: rank 0 saves, and waits for it. */
+	/* If this rank cannot join, it reports that under this generation, because rank 0 saves and waits for it. */
 	c->command.core->lineage->heard_generation = c->claim.generation;
 	c->command.core->lineage->heard_nonce = c->claim.nonce;
 	r = check_claim(c);
 	if (r < 0 || !ckpt_core_owns_store(c->command.core))
 		return r;
-	/* The bytes that go into this node's store. */
+	/* The bytes of the claim file in this node's store. */
 	ckpt_buf_free(&c->buf);
 	ckpt_buf_put(&c->buf, item->data, item->length);
 	return c->buf.failed ? ckpt_fail(err, -ENOMEM, "out of memory") : 0;
 }
 
-/* It is this claim that is in the store, and not one of another start that has the same words. */
+/* The claim in the store must be the one received, not one of another start that uses the same session. */
 static int check_stored(struct ckpt_claimer *c)
 {
 	const struct ckpt_core *core = c->command.core;
@@ -208,7 +208,7 @@ static int check_stored(struct ckpt_claimer *c)
 		strcmp(stored.run_id, c->claim.run_id) == 0)
 		return 0;
 	return ckpt_fail_at(&c->command.error, CKPT_EMISMATCH, &where,
-		"%s of %s is not the claim that rank 0 has told: give all ranks one directory that "
+		"%s of %s is not the claim of rank 0: give all ranks one directory that "
 		"they share, and every start of the job a session of its own",
 		c->path, core->parts.label);
 }
@@ -222,7 +222,7 @@ static int overtaken(struct ckpt_claimer *c)
 		(unsigned long long)c->claim.generation);
 }
 
-/* Makes the claim this rank's own. */
+/* Takes over the claim as this rank's own. */
 static int adopt(struct ckpt_claimer *c)
 {
 	int r = ckpt_scan_put_gen(&c->command.core->lineage->scan,
@@ -235,9 +235,8 @@ static int unseen(struct ckpt_claimer *c)
 {
 	return ckpt_fail_at(&c->command.error, -ETIMEDOUT,
 		&(struct ckpt_where){.tier = "local", .file = c->path},
-		"rank %u does not see %s in %s, which rank 0 has claimed: see whether all ranks "
-		"have "
-		"the same directory",
+		"rank %u does not see %s in %s, which rank 0 has claimed: check that all ranks "
+		"have the same directory",
 		c->command.core->config.rank, c->path, c->command.core->parts.label);
 }
 
@@ -246,7 +245,7 @@ static void timer_fired(struct ckpt_timer *timer)
 	ckpt_task_wake(&CKPT_CONTAINER(timer, struct ckpt_claimer, timer)->work);
 }
 
-/* What was told is in the store, and the newest; where directories are cached it is seen late. */
+/* The claim must be in the store, and be the newest. With cached directories it may appear late. */
 static int stored_body(struct ckpt_task *task)
 {
 	struct ckpt_claimer *c = claimer_of(task);
@@ -289,7 +288,7 @@ static int stored_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* In the store of another node the claim is made by the rank that keeps it: the same one, to the byte. */
+/* In another node's store, the node leader creates a copy of the claim. */
 static int create_body(struct ckpt_task *task)
 {
 	struct ckpt_claimer *c = claimer_of(task);
@@ -298,7 +297,7 @@ static int create_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	/* By an earlier try that failed behind this: the lock is there, and would keep this one out. */
+	/* An earlier try failed after this: its lock exists, and would block this one. */
 	if (core->lineage->holds_claim && core->lineage->tried_generation == c->claim.generation &&
 		core->lineage->tried_nonce == c->claim.nonce)
 		return ckpt_task_continue(task, stored_body);
@@ -311,14 +310,14 @@ static int create_body(struct ckpt_task *task)
 			return r;
 		}
 	}
-	/* What sees it from now on knows whose it is. */
+	/* From now on, whoever sees the file knows whose it is. */
 	core->lineage->tried_generation = c->claim.generation;
 	core->lineage->tried_nonce = c->claim.nonce;
 	core->lineage->holds_claim = false;
 	ckpt_name_claim(c->path, c->claim.generation);
 	ckpt_store_publish(core->store, op, c->path, c->buf.data, c->buf.len, &c->lock);
 	CKPT_AWAIT(task, op->done);
-	/* By an earlier try. Whether it is this one is looked at next. */
+	/* Created by an earlier try. The next step compares it. */
 	if (op->result == -EEXIST) {
 		ckpt_store_lock(core->store, op, c->path, false, &c->lock);
 		CKPT_AWAIT(task, op->done);
@@ -363,7 +362,7 @@ int ckpt_claim_join_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	/* Before whoever asked for it gives up. */
+	/* Must end before the caller gives up. */
 	prepare_call(&c->call, core, task, &c->never,
 		(uint64_t)core->config.save_timeout_ms * 1000000 / 4 * 3, &c->command.error);
 	c->call.count = 2;
@@ -373,7 +372,7 @@ int ckpt_claim_join_body(struct ckpt_task *task)
 	ckpt_exchange_call_get(&c->call);
 	CKPT_AWAIT(task, c->call.task.finished);
 	r = c->call.task.result;
-	/* A claim that was made counts, whatever was tried before. */
+	/* A claim that succeeded counts, whatever failed before. */
 	if (r == 0)
 		r = c->call.items[0].data ? take_claim(c) : take_failure(c);
 	made = r == 0 && c->call.items[0].data;

@@ -22,8 +22,8 @@ static void mark_upto(struct ckpt_scan *scan, uint64_t generation, uint64_t limi
 }
 
 /*
- * A generation is claimed before anything is committed in it, and claims are never removed: where there is
- * a commit and no claim, the claim was lost. Looks at generations `from` to `to`, up to step `limit`.
+ * A generation is claimed before its first commit, and claims are never deleted. So a commit without a claim means that
+ * the claim was lost. Checks generations `from` to `to`, up to step `limit`.
  */
 static int check_lost(
 	struct ckpt_scan *scan, uint64_t from, uint64_t to, uint64_t limit, struct ckpt_error *err)
@@ -38,8 +38,8 @@ static int check_lost(
 		ckpt_name_claim(path, s->generation);
 		return ckpt_fail_at(err, CKPT_EINCOMPLETE,
 			&(struct ckpt_where){.tier = "local", .file = path},
-			"%s is not there, though step %llu was committed in generation %llu, so "
-			"which steps belong to the lineage is not known: put the file back from a "
+			"%s is missing, though step %llu was committed in generation %llu, so "
+			"it is unknown which steps belong to the lineage: put the file back from a "
 			"copy",
 			path, (unsigned long long)s->step, (unsigned long long)s->generation);
 	}
@@ -53,7 +53,7 @@ int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err)
 
 	for (size_t i = 0; i < scan->step_count; i++)
 		scan->steps[i].in_lineage = false;
-	/* A directory without a claim and without a commit is no generation. */
+	/* A directory without claim and commit is no generation. */
 	for (size_t i = 0; i < scan->gen_count; i++)
 		if (scan->gens[i].claimed)
 			generation = scan->gens[i].generation;
@@ -62,21 +62,21 @@ int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err)
 		return r;
 	while (generation) {
 		const struct ckpt_scan_gen *gen = ckpt_scan_gen(scan, generation);
-		/* A store that was exported holds the last generation only. */
+		/* An exported store contains only its last generation. */
 		if (!gen || !gen->claimed)
 			return check_lost(scan, generation, generation, limit, err);
-		/* Its own steps name it; only what came before it is told by its claim. */
+		/* Its own steps are known by name; only the steps before it need its claim. */
 		mark_upto(scan, generation, limit);
 		if (gen->broken) {
 			char path[CKPT_PATH_MAX];
 			ckpt_name_claim(path, generation);
 			return ckpt_fail_at(err, CKPT_EINTEGRITY,
 				&(struct ckpt_where){.tier = "local", .file = path},
-				"%s does not verify, so which steps came before generation %llu "
-				"is not known: put the file back from a copy",
+				"%s does not verify, so it is unknown which steps came before "
+				"generation %llu: put the file back from a copy",
 				path, (unsigned long long)generation);
 		}
-		/* The decoder has seen to it that a parent is older than its child. */
+		/* The decoder has checked that a parent is older. */
 		CKPT_ASSERT(gen->claim.parent_generation < generation);
 		limit = gen->claim.parent_step;
 		generation = gen->claim.parent_generation;
@@ -84,10 +84,7 @@ int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err)
 	return 0;
 }
 
-/*
- * The first generation of the run that `generation` belongs to; 0: a claim on the way is not there, or
- * there is none at all.
- */
+/* The first generation of the run of `generation`; 0: a claim in between is missing, or there is none. */
 static uint64_t beginning(struct ckpt_scan *scan, uint64_t generation)
 {
 	for (;;) {
@@ -138,7 +135,7 @@ static struct ckpt_scan_step *choose_number(struct ckpt_scan *scan, uint64_t ste
 	return NULL;
 }
 
-/* Of those that stay, or of those that go; `back` of them are passed over, and counted down. */
+/* The step that is `back` places behind the newest, among those with or without a tombstone. Counts `back` down. */
 static struct ckpt_scan_step *choose_back(
 	struct ckpt_scan *scan, bool deleting, uint64_t *back, unsigned *passed)
 {
@@ -162,7 +159,7 @@ struct ckpt_scan_step *ckpt_lineage_choose(
 
 	if (back > UINT32_MAX)
 		return choose_number(scan, step);
-	/* What has a tombstone is still better than nothing. */
+	/* If there is no other, a step with a tombstone is chosen. */
 	struct ckpt_scan_step *found = choose_back(scan, false, &back, &passed);
 	if (!found)
 		found = choose_back(scan, true, &back, &passed);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The note beside a manifest. */
+/* Writes the note beside a manifest. */
 #include "engine/lineage/quarantine.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ static int encode(struct ckpt_quarantiner *q)
 	return ckpt_quarantine_encode(&note, &q->buf);
 }
 
-/* From now on this engine passes over the step, whatever becomes of the note. */
+/* This engine skips the step from now on, even if the note cannot be written. */
 static void remember(struct ckpt_quarantiner *q)
 {
 	size_t length = strlen(q->why->message);
@@ -35,7 +35,7 @@ static void remember(struct ckpt_quarantiner *q)
 	length = ckpt_utf8_cut(q->why->message, length, sizeof(q->step.note) - 1);
 	memcpy(q->step.note, q->why->message, length);
 	q->step.note[length] = 0;
-	/* Without memory the note on disk must do. */
+	/* Out of memory: only the note has an effect. */
 	(void)ckpt_scan_put(&q->core->lineage->scan, &q->step);
 }
 
@@ -48,8 +48,8 @@ static void tell(const struct ckpt_quarantiner *q, int r)
 		q->core->parts.label, q->why->message);
 	if (r < 0 && r != -EEXIST)
 		ckpt_log(log, CKPT_LOG_WARN,
-			"the note that step %llu of %s is quarantined could not be written (%s): "
-			"other processes do not know it",
+			"cannot write the quarantine note of step %llu of %s (%s): "
+			"only this process skips the step",
 			step, q->core->parts.label, ckpt_code_text(r));
 }
 
@@ -63,7 +63,7 @@ static int quarantine_body(struct ckpt_task *task)
 	remember(q);
 	if (q->here) {
 		ckpt_log(q->core->parts.log, CKPT_LOG_WARN,
-			"this process passes over step %llu of %s, which is not quarantined: %s",
+			"this process skips step %llu of %s, which is not quarantined: %s",
 			(unsigned long long)q->step.step, q->core->parts.label, q->why->message);
 		return 0;
 	}

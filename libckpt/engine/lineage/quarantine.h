@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Quarantining a step that failed verification: a note beside its manifest says why, the core's scan
- * knows it, and the log says it loudly. Best effort: what cannot be written is known to this engine all
- * the same.
+ * Quarantines a step that failed verification: writes a note with the reason beside its manifest, updates the scan, and
+ * logs an error. If the note cannot be written, this engine skips the step nevertheless.
  */
 #ifndef CKPT_ENGINE_LINEAGE_QUARANTINE_H
 #define CKPT_ENGINE_LINEAGE_QUARANTINE_H
@@ -15,15 +14,15 @@ struct ckpt_quarantiner {
 	struct ckpt_core *core;
 	struct ckpt_scan_step step; /* as it was scanned */
 	const struct ckpt_error *why;
-	bool here; /* nothing is written: only this engine passes over it */
+	bool here; /* write no note: only this engine skips the step */
 	struct ckpt_task *waiter;
 
-	/* Its own. */
+	/* Private. */
 	struct ckpt_store_op op;
 	struct ckpt_buf buf;
 };
 
-/* Zeroed, but for core, step, why, here and waiter. Not on an engine that is read only. */
+/* The caller zeroes it and sets core, step, why, here and waiter. Not for a read-only engine. */
 void ckpt_quarantine_start(struct ckpt_quarantiner *quarantiner);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a store holds, in memory. */
+/* The contents of a store, in memory. */
 #include "engine/lineage/scan.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static int step_order(const struct ckpt_scan_step *a, uint64_t generation, uint6
 	return 0;
 }
 
-/* Where the step is, or belongs. */
+/* The index of the step, or where it would be inserted. */
 static size_t step_place(const struct ckpt_scan *scan, uint64_t generation, uint64_t step)
 {
 	size_t low = 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a store holds: its generations and the registers of their steps, read in one pass; and the
- * lineage, computed from them. Nothing but manifests that verify makes a step exist.
+ * The contents of a store, read in one pass: its generations and the manifests of their steps; and the lineage, which
+ * is computed from them. A step exists only if its manifest verifies.
  */
 #ifndef CKPT_ENGINE_LINEAGE_SCAN_H
 #define CKPT_ENGINE_LINEAGE_SCAN_H
@@ -10,11 +10,11 @@
 #include "format/manifest.h"
 #include "store/store.h"
 
-/* A generation whose claim or directory is there. */
+/* A generation that has a claim or a directory. */
 struct ckpt_scan_gen {
 	uint64_t generation;
-	bool claimed; /* its claim is there */
-	bool broken;  /* ... and does not verify: `claim` is not valid */
+	bool claimed; /* its claim exists */
+	bool broken;  /* its claim does not verify: `claim` is not valid */
 	struct ckpt_claim claim;
 };
 
@@ -23,76 +23,76 @@ struct ckpt_scan_step {
 	uint64_t step;
 	enum ckpt_step_state state;
 	bool in_lineage;
-	bool rolled_back; /* may be restored by nobody: its branch of this run was left behind */
-	bool deleting; /* it has a tombstone: who has the choice takes another. PENDING: perhaps that alone is left */
-	bool later; /* of a generation that was claimed after the scan: no sign of a claim that was lost */
+	bool rolled_back; /* on a branch of this run that was abandoned: cannot be restored */
+	/* It has a tombstone: others are preferred. PENDING: perhaps only the tombstone is left. */
+	bool deleting;
+	/* Of a generation claimed after the scan: does not mean that a claim was lost. */
+	bool later;
 	uint64_t wall_ms;
 	uint64_t bytes; /* of all shards */
 	uint32_t world;
 	char attempt[CKPT_ATTEMPT_CHARS];
 	char note[256];
-	int code; /* BROKEN: why; it may be good if this is a system error or CKPT_EVERSION */
+	int code; /* BROKEN: why; the step may be good if this is a system error or CKPT_EVERSION */
 };
 
 struct ckpt_scan {
 	char run_id[CKPT_RUN_ID_CHARS];
 	struct ckpt_scan_gen *gens; /* ascending */
 	size_t gen_count;
-	struct ckpt_scan_step *steps; /* by generation, then step, descending: newest first */
+	struct ckpt_scan_step *steps; /* sorted by generation, then step, newest first */
 	size_t step_count;
 };
 
 void ckpt_scan_clear(struct ckpt_scan *scan);
-/* Greatest generation seen, and greatest that is claimed; 0: none. */
+/* The highest generation, and the highest claimed one; 0: none. */
 uint64_t ckpt_scan_newest(const struct ckpt_scan *scan);
 uint64_t ckpt_scan_newest_claim(const struct ckpt_scan *scan);
-/* NULL if there is none. */
+/* NULL if it does not exist. */
 struct ckpt_scan_gen *ckpt_scan_gen(struct ckpt_scan *scan, uint64_t generation);
 struct ckpt_scan_step *ckpt_scan_find(struct ckpt_scan *scan, uint64_t generation, uint64_t step);
-/* Adds or replaces a step, in its place. -ENOMEM. */
+/* Inserts or replaces a step. -ENOMEM. */
 int ckpt_scan_put(struct ckpt_scan *scan, const struct ckpt_scan_step *step);
-/* Nothing happens to a step that is not there: somebody else may have removed it meanwhile. */
+/* Does nothing if the step does not exist: another process may have deleted it. */
 void ckpt_scan_set_state(
 	struct ckpt_scan *scan, uint64_t generation, uint64_t step, enum ckpt_step_state state);
 void ckpt_scan_drop(struct ckpt_scan *scan, uint64_t generation, uint64_t step);
 int ckpt_scan_put_gen(struct ckpt_scan *scan, const struct ckpt_scan_gen *gen);
 
 /*
- * Marks in_lineage on every committed (or quarantined) step that a restore may choose: those of the
- * newest generation, then its parent's up to the step it was claimed from, and so on. CKPT_EINTEGRITY
- * when the claim of a generation on the way does not verify: its own steps are marked, and what came
- * before it is not known.
+ * Sets in_lineage on every committed (or quarantined) step that a restore may choose: those of the newest generation,
+ * then those of its parent up to the step it was claimed from, and so on. CKPT_EINTEGRITY if a claim on the way does
+ * not verify: that generation's steps are marked, and earlier ones are unknown.
  */
 int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err);
 
 /*
- * Marks rolled_back on every committed (or quarantined) step of an older generation that is not in the
- * lineage, but descends from the same beginning: not on those of a run that was here before a new
- * start. Precondition: marked.
+ * Sets rolled_back on every committed (or quarantined) step of an older generation that is not in the lineage but has
+ * the same origin, so not on steps of a run before a new start. Requires ckpt_lineage_mark().
  */
 void ckpt_lineage_mark_rolled_back(struct ckpt_scan *scan);
 
 /*
- * The step that a restore of `step` (a number, LATEST or BACK(k)) means; NULL: CKPT_ENOSTEP.
- * LATEST and BACK pass over quarantined steps, and over those with a tombstone while there are others; a number
- * does not. `ret_passed` (may be NULL) counts the quarantined ones passed over. Precondition: marked.
+ * The step that `step` (a number, LATEST or BACK(k)) means; NULL: CKPT_ENOSTEP. LATEST and BACK skip quarantined steps,
+ * and steps with a tombstone while there are others; a number does not. `ret_passed` (may be NULL) counts the skipped
+ * quarantined ones. Requires ckpt_lineage_mark().
  */
 struct ckpt_scan_step *ckpt_lineage_choose(
 	struct ckpt_scan *scan, uint64_t step, unsigned *ret_passed);
 
 /*
- * Whether a step is one of the lineage by its names, whatever its state. False where a claim of a later
+ * Whether a step belongs to the lineage by its generation and number, whatever its state. False if a claim of a later
  * generation on the way is missing or does not verify.
  */
 bool ckpt_lineage_holds(struct ckpt_scan *scan, uint64_t generation, uint64_t step);
 
-/* Steps of the lineage that are committed and not quarantined. */
+/* Number of steps in the lineage that are committed and not quarantined. */
 size_t ckpt_lineage_count(const struct ckpt_scan *scan);
 
 /*
- * Reads it all. A task of its own: start, await `task.finished`, look at task.result, take `scan`.
- * CKPT_ENOSTORE without a marker, CKPT_EVERSION, CKPT_EFORMAT, CKPT_EINTEGRITY, system errors. A step
- * that vanishes meanwhile (retention) is seen as pending; a manifest that does not verify gives STEP_BROKEN.
+ * Reads a store, as a task: start, await `task.finished`, look at task.result, take `scan`. CKPT_ENOSTORE without a
+ * marker, CKPT_EVERSION, CKPT_EFORMAT, CKPT_EINTEGRITY, system errors. A step that disappears meanwhile (retention) is
+ * reported as pending, and one whose manifest does not verify as STEP_BROKEN.
  */
 struct ckpt_scanner {
 	struct ckpt_task task;
@@ -101,10 +101,10 @@ struct ckpt_scanner {
 	struct ckpt_scan scan;
 	struct ckpt_marker marker;
 
-	/* Its own. */
+	/* Private. */
 	struct ckpt_task *waiter;
 	struct ckpt_store_op op;
-	struct ckpt_listing directories; /* in the root, before the claims were listed */
+	struct ckpt_listing directories; /* names in the root, listed before the claims */
 	struct ckpt_listing names;
 	struct ckpt_listing inner;
 	const char *name;
@@ -114,7 +114,7 @@ struct ckpt_scanner {
 	struct ckpt_scan_step found;
 };
 
-/* `waiter` is woken at the end. `stop`: see struct ckpt_store_op; NULL: nobody gives it up. */
+/* Wakes `waiter` at the end. `stop`: see struct ckpt_store_op; NULL: it is never cancelled. */
 void ckpt_scanner_start(struct ckpt_scanner *scanner, struct ckpt_store *store,
 	struct ckpt_sched *sched, struct ckpt_task *waiter, const int *stop,
 	struct ckpt_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading what a store holds. */
+/* Reads the contents of a store. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static int take_claim(struct ckpt_scanner *s)
 	struct ckpt_error why = {.size = sizeof(why)};
 
 	int r = ckpt_claim_decode(s->op.data, s->op.length, s->op.path, &why, &gen.claim);
-	CKPT_ASSERT(r != -ENOMEM); /* it is read without a tree */
+	CKPT_ASSERT(r != -ENOMEM); /* it is parsed without allocations */
 	if (r == CKPT_EVERSION)
 		return ckpt_fail(s->err, r, "%s", why.message);
 	gen.broken = r < 0 || gen.claim.generation != s->generation ||
@@ -51,7 +51,7 @@ static void note_broken(struct ckpt_scanner *s, int code, const char *text)
 	s->found.code = code;
 }
 
-/* It could not be read: what a server says of it is more than a code. */
+/* The message of the storage is kept, because it says more than a code. */
 static void note_unread(struct ckpt_scanner *s)
 {
 	struct ckpt_error why;
@@ -94,13 +94,13 @@ static void take_quarantine(struct ckpt_scanner *s)
 {
 	struct ckpt_quarantine quarantine;
 
-	/* A note that does not verify still says that somebody meant to warn. */
+	/* A note that does not verify is still a warning. */
 	int r = ckpt_quarantine_decode(s->op.data, s->op.length, s->op.path, NULL, &quarantine);
 	note(&s->found, CKPT_STEP_QUARANTINED,
 		r < 0 ? "its quarantine note does not verify" : quarantine.reason);
 }
 
-/* One generation's directory: every step in it. Runs inside the scanner's task. */
+/* The next step in one generation's directory. Within the scanner's task. */
 static bool next_step(struct ckpt_scanner *s)
 {
 	while ((s->inner_name = next_name(&s->inner, s->inner_name)))
@@ -109,7 +109,7 @@ static bool next_step(struct ckpt_scanner *s)
 	return false;
 }
 
-/* The next directory of a generation in the root's listing. */
+/* The next generation directory in the root's listing. */
 static bool next_generation(struct ckpt_scanner *s)
 {
 	while ((s->name = next_name(&s->directories, s->name)))
@@ -160,7 +160,7 @@ static int take_result(struct ckpt_scanner *s)
 	return r;
 }
 
-/* A manifest that cannot be read breaks its own step, not the scan. */
+/* A manifest that cannot be read makes only its own step BROKEN. */
 static void take_register(struct ckpt_scanner *s)
 {
 	if (s->op.result == -ENOENT)
@@ -172,7 +172,7 @@ static void take_register(struct ckpt_scanner *s)
 	drop_data(&s->op);
 }
 
-/* A directory whose claim is gone still takes its number. */
+/* A directory without a claim still uses its number. */
 static int take_directory(struct ckpt_scanner *s)
 {
 	struct ckpt_scan_gen gen = {.generation = s->generation};
@@ -194,7 +194,7 @@ static int take_tombstone(struct ckpt_scanner *s, uint64_t step)
 					       .deleting = true});
 }
 
-/* Beside the steps of a generation: its directory has been listed anyway. */
+/* Tombstones are beside the steps, in the listing that exists anyway. */
 static int take_tombstones(struct ckpt_scanner *s)
 {
 	uint64_t step;
@@ -235,14 +235,14 @@ static int steps_body(struct ckpt_task *task)
 				ckpt_name_quarantine(path, s->generation, s->step);
 				ckpt_store_get(s->store, op, path, CKPT_SEALED_MAX);
 				CKPT_AWAIT(task, op->done);
-				/* A step that may be quarantined is not chosen. */
+				/* If the note cannot be read, the step may be quarantined and is not chosen. */
 				if (op->result >= 0)
 					take_quarantine(s);
 				else if (op->result != -ENOENT)
 					note_unread(s);
 				drop_data(op);
 			}
-			/* What cannot be read is noted; the words are not for what fails later. */
+			/* The error is noted in the step, and must not appear in a later one. */
 			ckpt_error_clear(s->err);
 			r = ckpt_scan_put(&s->scan, &s->found);
 			if (r < 0)
@@ -255,7 +255,7 @@ static int steps_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* The marker and the claims; then goes on as steps_body. */
+/* Reads the marker and the claims, then continues as steps_body. */
 static int claims_body(struct ckpt_task *task)
 {
 	struct ckpt_scanner *s = CKPT_CONTAINER(task, struct ckpt_scanner, task);
@@ -272,8 +272,7 @@ static int claims_body(struct ckpt_task *task)
 		return r;
 
 	/*
-	 * Directories, claims, steps: a directory that is seen was claimed before, and no step is listed
-	 * whose generation is not known.
+	 * In this order: a directory in the listing was claimed before, and every listed step has a known generation.
 	 */
 	ckpt_store_list(s->store, op, ".");
 	CKPT_AWAIT(task, op->done);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From "the latest" to one manifest. */
+/* Selects one manifest. */
 #include "engine/lineage/select_step.h"
 
 #include <errno.h>
@@ -11,10 +11,10 @@
 #include "engine/lineage/lineage.h"
 #include "format/sealed.h"
 
-/* How long what rank 0 has seen may take to be seen here, and how often that is looked at. */
+/* Longest time until what rank 0 has seen must be visible here, and the interval of checks. */
 #define UNSEEN_MAX_NS   UINT64_C(10000000000)
 #define UNSEEN_PAUSE_NS UINT64_C(50000000)
-/* How long a removal may hold a manifest's lock until it counts as one that will take the step away. */
+/* A deletion that holds a manifest's lock for longer than this counts as one that will delete the step. */
 #define GOING_MAX_NS    UINT64_C(1000000000)
 #define GOING_PAUSE_NS  UINT64_C(20000000)
 
@@ -36,7 +36,7 @@ static const char *wanted_text(uint64_t wanted, char *out, size_t size)
 	return out;
 }
 
-/* An older step in its place would be a loss that nobody was told of. */
+/* Choosing an older step instead could lose a good one without notice. */
 bool ckpt_select_may_be_good(const struct ckpt_scan_step *step)
 {
 	return step->code == CKPT_EVERSION || step->code == CKPT_ENETWORK ||
@@ -46,10 +46,9 @@ bool ckpt_select_may_be_good(const struct ckpt_scan_step *step)
 }
 
 /*
- * The broken step that `wanted` may mean: of those newer than `chosen`, which are counted, the newest
- * that may be good, or else the newest. A step whose manifest does not verify is in no lineage; but it
- * was one of this lineage's, to judge by its names, and whoever asks for it shall hear that it is broken,
- * not that it never was.
+ * The broken step that `wanted` may mean: of those newer than `chosen`, which are counted, the newest that may be good,
+ * else the newest. A step whose manifest does not verify is in no lineage. By its generation and number it belonged to
+ * this one, so the caller must hear that it is broken, not that it does not exist.
  */
 static struct ckpt_scan_step *find_broken(struct ckpt_scan *scan, uint64_t wanted,
 	const struct ckpt_scan_step *chosen, unsigned *ret_count)
@@ -72,7 +71,7 @@ static struct ckpt_scan_step *find_broken(struct ckpt_scan *scan, uint64_t wante
 	return found;
 }
 
-/* What this engine knows to be bad stays so, even where it could not be written down. */
+/* Steps that this engine knows to be bad stay so, even if no note could be written. */
 static void overlay(struct ckpt_scan *scan, struct ckpt_scan *known)
 {
 	for (size_t i = 0; i < scan->step_count; i++) {
@@ -85,8 +84,8 @@ static void overlay(struct ckpt_scan *scan, struct ckpt_scan *known)
 }
 
 /*
- * Only a removal locks a manifest against its readers. It may hang in the storage with the manifest still
- * there: for whoever asks for the latest the step is gone already.
+ * Only a deletion locks a manifest exclusively. Its storage may hang while the manifest still exists: for LATEST the
+ * step counts as deleted.
  */
 static unsigned pass_going(struct ckpt_select *p)
 {
@@ -103,7 +102,7 @@ static unsigned pass_going(struct ckpt_select *p)
 	return passed;
 }
 
-/* Whoever asks for the latest and hears that there is none starts from nothing: only if it is true. */
+/* A caller that asks for the latest and is told that there is none starts from nothing, so that must be true. */
 static int fail_none(struct ckpt_select *p, unsigned deleting)
 {
 	const struct ckpt_scan *scan = &p->scanner.scan;
@@ -112,27 +111,25 @@ static int fail_none(struct ckpt_select *p, unsigned deleting)
 
 	for (size_t i = 0; scan->steps && i < scan->step_count; i++)
 		held += scan->steps[i].in_lineage;
-	/* What the lineage holds and does not count is quarantined. */
+	/* Steps in the lineage that do not count are quarantined. */
 	if (ckpt_select_is_relative(p->wanted) && held > 0 && ckpt_lineage_count(scan) == 0)
 		return ckpt_fail(p->err, CKPT_EQUARANTINED,
 			"%s holds committed steps, but all of them (%u) %s: `ckpt ls` says why; "
-			"bring "
-			"a copy back, name a step, or start anew",
+			"bring a copy back, name a step, or start anew",
 			p->core->parts.label, held,
 			p->core->config.lost_nodes
-				? "are quarantined, or were passed over because nodes were lost"
+				? "are quarantined, or were skipped because nodes were lost"
 				: "failed verification and are quarantined");
 	if (p->wanted == CKPT_STEP_LATEST && deleting > 0)
 		return ckpt_fail(p->err, -EBUSY,
 			"%s holds steps, but all that could be opened are locked by another "
-			"process, which removes them: try again when it has ended",
+			"process, which deletes them: try again when it has ended",
 			p->core->parts.label);
-	/* A good one that the lineage holds would have been chosen: it holds none at all. */
+	/* A good step of the lineage would have been chosen, so it has none. */
 	if (p->wanted == CKPT_STEP_LATEST && p->core->lineage->elsewhere)
 		return ckpt_fail(p->err, CKPT_EOTHERNODE,
 			"%s holds no step that can be restored, and the store of another node "
-			"does: make "
-			"one of its ranks rank 0, or copy its steps here",
+			"does: make one of its ranks rank 0, or copy its steps here",
 			p->core->parts.label);
 	if (p->wanted == CKPT_STEP_LATEST)
 		return ckpt_fail(p->err, CKPT_ENOSTEP, "%s holds no step that can be restored",
@@ -141,7 +138,7 @@ static int fail_none(struct ckpt_select *p, unsigned deleting)
 		p->core->parts.label, wanted_text(p->wanted, text, sizeof(text)));
 }
 
-/* Which step is the k-th before the latest cannot be told where one of them may be good or not. */
+/* It is unknown which step is the k-th before the latest if a newer one may be good or not. */
 static int fail_untold(struct ckpt_select *p, const struct ckpt_scan_step *step)
 {
 	char path[CKPT_PATH_MAX];
@@ -149,11 +146,11 @@ static int fail_untold(struct ckpt_select *p, const struct ckpt_scan_step *step)
 
 	ckpt_name_manifest(path, step->generation, step->step);
 	ckpt_error_clear(p->err);
-	/* The record names it. */
+	/* The error record names it. */
 	p->chosen = *step;
 	return ckpt_fail_at(p->err, step->code,
 		&(struct ckpt_where){.tier = ckpt_store_tier(p->core->store), .file = path},
-		"which is %s of %s cannot be told: %s could not be read: %s",
+		"it is unknown which is %s of %s: cannot read %s: %s",
 		wanted_text(p->wanted, text, sizeof(text)), p->core->parts.label, path, step->note);
 }
 
@@ -164,7 +161,7 @@ static int choose(struct ckpt_select *p)
 	unsigned broken = 0;
 	char text[64];
 
-	/* What an earlier try chose is not what this one fails of. */
+	/* This failure is not about the step of an earlier try. */
 	p->chosen = (struct ckpt_scan_step){0};
 	overlay(scan, &p->core->lineage->scan);
 	unsigned deleting = pass_going(p);
@@ -178,7 +175,7 @@ static int choose(struct ckpt_select *p)
 		step = bad;
 	if (!step)
 		return r < 0 ? r : fail_none(p, deleting);
-	/* What came before the part that is known does not matter: it is all older. */
+	/* Steps before the known part of the lineage are all older, so they do not matter. */
 	if (r < 0) {
 		ckpt_log(p->core->parts.log, CKPT_LOG_WARN, "%s", p->err->message);
 		ckpt_error_clear(p->err);
@@ -187,7 +184,7 @@ static int choose(struct ckpt_select *p)
 	if (step != bad && passed + broken > 0)
 		ckpt_log(p->core->parts.log, CKPT_LOG_WARN,
 			"%s of %s is step %llu: %u quarantined%s and %u broken newer steps were "
-			"passed over; `ckpt ls` says why",
+			"skipped; `ckpt ls` says why",
 			wanted_text(p->wanted, text, sizeof(text)), p->core->parts.label,
 			(unsigned long long)step->step, passed,
 			p->core->config.lost_nodes ? " or lost" : "", broken);
@@ -199,21 +196,21 @@ static int vanish(struct ckpt_select *p)
 	p->vanished = true;
 	if (p->wanted == CKPT_STEP_LATEST && p->tries + 1 >= CKPT_SELECT_TRIES)
 		return ckpt_fail(p->err, -EBUSY,
-			"%u steps of %s were removed while they were opened: try again when "
-			"whoever removes them has ended",
+			"%u steps of %s were deleted while they were opened: try again when "
+			"the process that deletes them has ended",
 			CKPT_SELECT_TRIES, p->core->parts.label);
 	return ckpt_fail_at(p->err, CKPT_ENOSTEP,
 		&(struct ckpt_where){.tier = ckpt_store_tier(p->core->store), .file = p->path},
-		"step %llu of %s has just been removed", (unsigned long long)p->chosen.step,
+		"step %llu of %s has just been deleted", (unsigned long long)p->chosen.step,
 		p->core->parts.label);
 }
 
-/* The lock keeps retention away; where there are no locks there is no retention beside us either. */
+/* The lock keeps retention away. Where locks do not work, no retention may run either. */
 static int take_lock(struct ckpt_select *p)
 {
 	switch (p->op.result) {
 	case -EAGAIN:
-		ckpt_log(p->core->parts.log, CKPT_LOG_WARN, "step %llu of %s is being removed",
+		ckpt_log(p->core->parts.log, CKPT_LOG_WARN, "step %llu of %s is being deleted",
 			(unsigned long long)p->chosen.step, p->core->parts.label);
 		CKPT_ASSERT(p->going_count < CKPT_SELECT_TRIES);
 		p->deleting[p->going_count++] = (struct ckpt_select_going){
@@ -224,7 +221,7 @@ static int take_lock(struct ckpt_select *p)
 	case -ENOLCK:
 	case -EROFS:
 		ckpt_log(p->core->parts.log, CKPT_LOG_WARN,
-			"%s of %s cannot be locked (%s): see to it that nobody removes the step "
+			"cannot lock %s of %s (%s): make sure that no process deletes the step "
 			"while it is read",
 			p->path, p->core->parts.label, ckpt_code_text(p->op.result));
 		return 0;
@@ -240,7 +237,7 @@ static int take_lock(struct ckpt_select *p)
 	return 0;
 }
 
-/* A manifest that the scan could not read has not been compared with what is known. */
+/* If the scan could not read the manifest, it has not been compared with the known bad steps. */
 static bool is_known_bad(const struct ckpt_select *p)
 {
 	const struct ckpt_scan_step *known =
@@ -297,7 +294,7 @@ static void take_scan(struct ckpt_select *p)
 	ckpt_scanner_clear(&p->scanner);
 }
 
-/* What was seen of a step that has vanished. */
+/* Clears what was found of a step that has disappeared. */
 static void forget(struct ckpt_select *p)
 {
 	p->vanished = false;
@@ -307,7 +304,7 @@ static void forget(struct ckpt_select *p)
 	ckpt_error_clear(p->err);
 }
 
-/* A step named by number has vanished for good; the latest is another one now. */
+/* A step given by number is gone; for LATEST there is another one. */
 static bool try_again(struct ckpt_select *p)
 {
 	if (!p->vanished || !ckpt_select_is_relative(p->wanted) || ++p->tries >= CKPT_SELECT_TRIES)
@@ -328,14 +325,14 @@ static void set_pause(struct ckpt_select *p, uint64_t end_ns)
 }
 
 /*
- * A removal that will be refused, because its process has been fenced, lets go once it has found that out. An
- * older step in the place of this one would be a loss. Together the steps that are tried may take so long.
+ * A deletion that will be refused, because its process has been fenced, releases the lock when it finds out. Choosing
+ * an older step meanwhile could lose this one. The limit is for all tried steps together.
  */
 static bool may_let_go(struct ckpt_select *p)
 {
 	uint64_t now = ckpt_env_now(p->core->parts.env);
 
-	/* A lease is given up as soon as somebody wants the file. */
+	/* The kernel breaks a lease when another process opens the file. */
 	if ((p->op.result != -EAGAIN && p->op.result != -EBUSY) || *p->stop)
 		return false;
 	if (!p->give_up_ns)
@@ -379,7 +376,7 @@ static int pick_body(struct ckpt_task *task)
 		if (r == 0)
 			r = *p->stop;
 		if (r == 0) {
-			/* Under the lock: what is read now stays. */
+			/* Read under the lock: it stays from now on. */
 			ckpt_store_get(store, &p->op, p->path, CKPT_SEALED_MAX);
 			CKPT_AWAIT(task, p->op.done);
 			r = take_manifest(p);
@@ -395,28 +392,28 @@ static int unseen(struct ckpt_select *p)
 	return ckpt_fail_at(p->err, -ETIMEDOUT,
 		&(struct ckpt_where){.tier = ckpt_store_tier(p->core->store), .file = p->path},
 		"rank %u does not see step %llu of generation %llu in %s, which rank 0 has opened: "
-		"see whether all ranks have the same directory",
+		"check that all ranks have the same directory",
 		p->core->config.rank, (unsigned long long)p->chosen.step,
 		(unsigned long long)p->chosen.generation, p->core->parts.label);
 }
 
 /*
- * It was brought here when the stores were opened, if this node had any of it: so it has been removed. Nobody
- * can have it any more, and another one is to be picked.
+ * If this node had any file of the step, it was copied here when the stores were opened, so it has been deleted since.
+ * No rank can restore it any more, and another step must be selected.
  */
 static int lacks(struct ckpt_select *p)
 {
 	ckpt_error_clear(p->err);
 	return ckpt_fail_at(p->err, CKPT_EINCOMPLETE,
 		&(struct ckpt_where){.tier = ckpt_store_tier(p->core->store), .file = p->path},
-		"step %llu of generation %llu, which rank 0 has opened, is not in %s any more, the "
+		"step %llu of generation %llu, which rank 0 has opened, is no longer in %s, the "
 		"store of node %s: use another step, or copy that node's files of it into its "
 		"store",
 		(unsigned long long)p->chosen.step, (unsigned long long)p->chosen.generation,
 		p->core->parts.label, p->core->config.node);
 }
 
-/* Its manifest as it is here, or not seen yet: where directories are cached it takes a while. */
+/* Takes the manifest, or finds that it is not visible yet, because directories are cached. */
 static int take_named(struct ckpt_select *p)
 {
 	int r = take_manifest(p);
@@ -425,13 +422,13 @@ static int take_named(struct ckpt_select *p)
 		r = ckpt_fail_at(p->err, CKPT_EMISMATCH,
 			&(struct ckpt_where){
 				.tier = ckpt_store_tier(p->core->store), .file = p->path},
-			"%s of %s is of attempt %s, and rank 0 has opened attempt %s: see whether "
+			"%s of %s is of attempt %s, but rank 0 has opened attempt %s: check that "
 			"all ranks have the same directory",
 			p->path, p->core->parts.label, p->manifest.attempt, p->named);
 	return r;
 }
 
-/* The step that another rank has picked: no other will do, and the store need not be read for it. */
+/* The step was selected by another rank, so the store need not be scanned. */
 static int named_body(struct ckpt_task *task)
 {
 	struct ckpt_select *p = CKPT_CONTAINER(task, struct ckpt_select, task);
@@ -456,7 +453,7 @@ static int named_body(struct ckpt_task *task)
 		}
 		if (*p->stop || !p->vanished)
 			return *p->stop ? *p->stop : r;
-		/* What this start has saved may lack its manifest here, and the next one brings it. */
+		/* This job's own step may lack its manifest here; the next start copies it. */
 		if (core->config.node_store && core->lineage->generation == 0 &&
 			p->going_count == 0)
 			return lacks(p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Picking the step that was asked for: reads the store anew, chooses, takes the lock that keeps
- * retention away, and reads the manifest under it.
+ * Selects the requested step: scans the store, chooses, takes the lock that keeps retention away, and reads the
+ * manifest under it.
  */
 #ifndef CKPT_ENGINE_LINEAGE_SELECT_STEP_H
 #define CKPT_ENGINE_LINEAGE_SELECT_STEP_H
@@ -9,36 +9,36 @@
 #include "engine/core/core.h"
 #include "engine/lineage/scan.h"
 
-/* Steps may vanish between the scan and the lock when retention runs beside; not this often. */
+/* Steps may disappear between the scan and the lock if retention runs; at most this often. */
 #define CKPT_SELECT_TRIES 5
 
 struct ckpt_select {
-	struct ckpt_task task; /* await `finished`, look at `result` */
+	struct ckpt_task task; /* await `finished`, then look at `result` */
 	struct ckpt_core *core;
 	uint64_t wanted; /* a number, LATEST or BACK(k) */
-	const int *stop; /* not 0: give up, with this code */
+	const int *stop; /* not 0: end with this code */
 	struct ckpt_error *err;
 	struct ckpt_task *waiter;
-	const char *named; /* not NULL: another rank has picked `chosen`, of this attempt */
+	const char *named; /* not NULL: another rank has selected `chosen`, of this attempt */
 
-	/* What was picked. */
-	struct ckpt_scan_step chosen; /* generation 0: nothing yet */
+	/* The result. */
+	struct ckpt_scan_step chosen; /* generation 0: none yet */
 	struct ckpt_marker marker;
 	struct ckpt_manifest manifest;
-	char *manifest_bytes; /* as they are in the store */
+	char *manifest_bytes; /* the bytes of its file */
 	uint64_t manifest_length;
-	struct ckpt_object lock; /* shared, on the manifest; fd -1: none */
+	struct ckpt_object lock; /* shared lock on the manifest; fd -1: none */
 
-	/* Its own. */
+	/* Private. */
 	struct ckpt_scanner scanner;
 	struct ckpt_store_op op;
-	struct ckpt_error said; /* by the store, of what `op` was asked */
+	struct ckpt_error said; /* error of `op` */
 	char path[CKPT_PATH_MAX];
-	struct ckpt_timer timer; /* locked against readers; named: not seen yet */
+	struct ckpt_timer timer; /* waits for a lock, or until the named manifest is visible */
 	uint64_t give_up_ns;
 	unsigned tries;
 	bool vanished;
-	/* Steps whose lock a removal held when they were tried. */
+	/* Steps that a deletion had locked when they were tried. */
 	struct ckpt_select_going {
 		uint64_t generation;
 		uint64_t step;
@@ -46,16 +46,13 @@ struct ckpt_select {
 	unsigned going_count;
 };
 
-/* The latest, or one so many before it: another one is it when a newer one comes, or goes. */
+/* Whether it is LATEST or BACK(k), whose meaning changes with newer steps. */
 bool ckpt_select_is_relative(uint64_t wanted);
-/*
- * Of a broken step: its manifest could not be read this time, or is of a format that this build does not
- * know.
- */
+/* For a broken step: its manifest could not be read this time, or has a format that this build does not know. */
 bool ckpt_select_may_be_good(const struct ckpt_scan_step *step);
-/* Zeroed, but for core, wanted, stop, err and waiter. */
+/* The caller zeroes it and sets core, wanted, stop, err and waiter. */
 void ckpt_select_start(struct ckpt_select *pick);
-/* After the end; `lock` has been shut. */
+/* Frees it after the end; `lock` has been closed. */
 void ckpt_select_clear(struct ckpt_select *pick);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking for a manifest that was there before. */
+/* Looks for a manifest that existed before. */
 #include "engine/lineage/step_exists.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@ bool ckpt_step_exists_is_doubtful(int code)
 	       ckpt_store_is_unreadable(code);
 }
 
-/* A manifest that does not verify is damaged, and not gone; an abort stands where there was a commit. */
+/* A manifest that does not verify is damaged, not gone. An abort record is not the commit. */
 static bool is_another(const struct ckpt_step_exists *p, const char *path)
 {
 	struct ckpt_manifest manifest;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One step of a restore: picked, opened and read, and looked for where that has failed. One that is gone,
- * because somebody whose locks do not reach here has removed it, is not damaged: another is picked, as long
- * as nobody has been given this one.
+ * One attempt of a restore: a step is selected, opened and read, and looked for again if that fails. If a process whose
+ * locks do not work here has deleted it, it is not damaged: another step is selected, unless the caller has been given
+ * this one.
  */
 #include <errno.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static void take_pick(struct ckpt_restore *r)
 	r->result = r->pick.task.result ? r->pick.task.result : r->stop;
 	atomic_store(&r->chosen_step, r->pick.chosen.step);
 	atomic_store(&r->chosen_generation, r->pick.chosen.generation);
-	/* A manifest that does not verify is what a verification is there to find. */
+	/* A manifest that does not verify is a finding of a verification. */
 	bool found = r->result == CKPT_EINTEGRITY || r->result == CKPT_EFORMAT ||
 		     r->result == CKPT_EVERSION;
 	if (found && r->sink == CKPT_SINK_NONE && r->pick.chosen.generation) {
@@ -68,17 +68,17 @@ static bool is_doubtful(const struct ckpt_restore *r)
 	       !r->step_copy.publish_tried && ckpt_step_exists_is_doubtful(r->result);
 }
 
-/* What was said of it is not true of a step that is gone. */
+/* The step is gone: the errors of reading it do not apply. */
 static int word_gone(struct ckpt_restore *r)
 {
 	bool latest = r->wanted == CKPT_STEP_LATEST;
 
 	ckpt_findings_clear(&r->findings);
 	ckpt_error_clear(&r->why);
-	/* Whoever asks for the latest and hears that there is none starts from nothing. */
+	/* A caller that asks for the latest and is told that there is none starts from nothing. */
 	return ckpt_fail_at(&r->why, latest ? -EBUSY : CKPT_ENOSTEP,
 		&(struct ckpt_where){.tier = ckpt_store_tier(r->core->store), .file = r->pick.path},
-		"step %llu of %s was removed while it was read%s",
+		"step %llu of %s was deleted while it was read%s",
 		(unsigned long long)r->pick.chosen.step, r->core->parts.label,
 		latest ? ": ask for the latest again" : "");
 }
@@ -111,11 +111,11 @@ static int trip_body(struct ckpt_task *task)
 	if (is_doubtful(r)) {
 		ckpt_restore_look(r, task);
 		CKPT_AWAIT(task, r->presence.task.finished);
-		/* Who has been told an end by now may be looking at what was found. */
+		/* A caller that was told the end may be reading the findings. */
 		if (r->presence.gone && !r->stop)
 			r->result = word_gone(r);
 	}
-	/* Of a request that was given up. */
+	/* The error is that of a cancelled request. */
 	if (r->stop && r->result == -ECANCELED)
 		r->result = r->stop;
 	CKPT_TASK_END(task);
@@ -133,7 +133,7 @@ void ckpt_restore_attempt_start(struct ckpt_restore *restore)
 
 bool ckpt_restore_attempt_again(const struct ckpt_restore *restore)
 {
-	/* All ranks hear that this one is gone, and ask again; so does whoever has a store to write to. */
+	/* With other ranks, all hear that the step is gone and ask again; so does the caller of an export. */
 	bool alone = !restore->ranks && restore->sink != CKPT_SINK_STORE;
 	bool opened = ckpt_latch_get((struct ckpt_latch *)&restore->latch) & CKPT_DONE_OPENED;
 
@@ -146,7 +146,7 @@ void ckpt_restore_attempt_reset(struct ckpt_restore *restore)
 	struct ckpt_restore *r = restore;
 
 	ckpt_log(r->core->parts.log, CKPT_LOG_WARN,
-		"step %llu of %s was removed while it was opened: another one is looked for",
+		"step %llu of %s was deleted while it was opened: choosing another one",
 		(unsigned long long)r->pick.chosen.step, r->core->parts.label);
 	ckpt_shard_load_clear(&r->load);
 	r->load = (struct ckpt_shard_load){0};

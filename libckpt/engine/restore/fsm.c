@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A restore on the core's thread, from its opening until the core lets go of it. Its outcome is told
- * as soon as nothing can write to a target any more: a cancel does not wait for a disk that does not
- * answer. The memory is let go of only when everything is back.
+ * A restore on the core's thread, from its opening until the core releases it. Its outcome is reported as soon as
+ * nothing can write to a target any more, so a cancel does not wait for a disk that does not respond. Memory is freed
+ * only when all operations have ended.
  */
 #include <errno.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static struct ckpt_restore *restore_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_restore, task);
 }
 
-/* A post has arrived: when none is on its way the core may let go. */
+/* A post has arrived: when none is on its way, the core may release the restore. */
 static void arrive(struct ckpt_restore *r)
 {
 	pthread_mutex_lock(&r->lock);
@@ -25,7 +25,7 @@ static void arrive(struct ckpt_restore *r)
 	ckpt_task_wake(&r->task);
 }
 
-/* True once nobody posts any more, for good. */
+/* True when no more posts can come. */
 static bool close_posts(struct ckpt_restore *r)
 {
 	pthread_mutex_lock(&r->lock);
@@ -54,7 +54,7 @@ static void halt(struct ckpt_restore *r, int code)
 		ckpt_repairer_wake(r->repairer);
 }
 
-/* Whoever has the restore gives it up. What all ranks have come to does not, as far as mending goes. */
+/* The user cancels the restore. That does not stop a repair for all ranks. */
 static void give_up(struct ckpt_restore *r, int code)
 {
 	if (!r->repair_stop)
@@ -64,7 +64,7 @@ static void give_up(struct ckpt_restore *r, int code)
 
 void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_error *err)
 {
-	/* The request for it was given up, and a server may do what it was asked: the record names it. */
+	/* The request was cancelled, but the server may still carry it out; the record names the step. */
 	bool tried = restore->step_copy.publish_tried;
 	const char *known =
 		tried ? ", while its manifest was on its way: the step may be there" : "";
@@ -83,7 +83,7 @@ void ckpt_restore_word_stop(const struct ckpt_restore *restore, struct ckpt_erro
 			err, restore->stop, &where, "it was cancelled before the end%s", known);
 }
 
-/* A rank may hear that all turn back before it has heard from what. */
+/* A rank may hear that all turn back before it knows from which step. */
 static void name_step(struct ckpt_restore *r)
 {
 	const struct ckpt_restore_record *outcome =
@@ -95,7 +95,7 @@ static void name_step(struct ckpt_restore *r)
 		r->error.step = (int64_t)outcome->step;
 }
 
-/* The outcome is known: says it, once. */
+/* The outcome is known: reports it, once. */
 static void settle(struct ckpt_restore *r)
 {
 	if (r->ended)
@@ -115,7 +115,7 @@ static void settle(struct ckpt_restore *r)
 	ckpt_core_answer(r->core, &r->latch, CKPT_DONE_END);
 }
 
-/* What is damaged for one rank is damaged for all, and rank 0 picks. */
+/* What is damaged for one rank is damaged for all, and rank 0 selects the step. */
 bool ckpt_restore_is_damaged_here(const struct ckpt_restore *restore)
 {
 	const struct ckpt_restore *r = restore;
@@ -129,7 +129,7 @@ bool ckpt_restore_is_damaged_here(const struct ckpt_restore *restore)
 	       outcome->step == r->pick.chosen.step;
 }
 
-/* What is found of this step is this engine's to act on. */
+/* Whether this engine acts on damage of this step. */
 bool ckpt_restore_is_mine(const struct ckpt_restore *restore)
 {
 	const struct ckpt_restore *r = restore;
@@ -162,7 +162,7 @@ static void start_quarantine(struct ckpt_restore *r)
 	ckpt_quarantine_start(&r->quarantiner);
 }
 
-/* All ranks have opened it, and this one has turned back meanwhile. */
+/* All ranks have opened it, but this one has turned back meanwhile. */
 static bool turned_back(const struct ckpt_restore *r)
 {
 	return r->ranks->part == CKPT_RESTORE_OPENING && ckpt_restore_sync_passed(r);
@@ -198,7 +198,7 @@ static int go_on(struct ckpt_task *task)
 		}
 		ckpt_restore_sync_take(r);
 	}
-	/* What another rank has found may be of a step that has gone meanwhile. */
+	/* The finding of another rank may be about a step that has been deleted. */
 	if (r->ranks && must_quarantine(r)) {
 		ckpt_restore_look(r, task);
 		CKPT_AWAIT(task, r->presence.task.finished);
@@ -214,7 +214,7 @@ static int go_on(struct ckpt_task *task)
 		ckpt_restore_lost_start(r);
 		CKPT_AWAIT(task, !ckpt_task_active(&r->repair));
 	}
-	/* While it is being put back, or if that was given up, nothing is settled about it. */
+	/* Nothing is decided while the step is being repaired, or if that was cancelled. */
 	if ((must_quarantine(r) && !r->repaired && !ckpt_restore_repair_is_open(r)) ||
 		r->passes_over) {
 		start_quarantine(r);
@@ -232,7 +232,7 @@ static int go_on(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* What all ranks have come to ends it here, or lets it go on. */
+/* Applies the outcome of all ranks: ends the restore here, or lets it continue. */
 static void look(struct ckpt_restore *r)
 {
 	const struct ckpt_restore_record *outcome = r->ranks ? ckpt_restore_sync_outcome(r) : NULL;
@@ -245,22 +245,22 @@ static void look(struct ckpt_restore *r)
 		halt(r, outcome->verdict.code);
 }
 
-/* It has been stopped, and nothing that is still under way can change how it ends. */
+/* It has been stopped, and nothing in flight can change its outcome. */
 static bool may_settle(const struct ckpt_restore *r)
 {
 	const struct ckpt_restore_record *outcome;
 
-	/* Once a manifest may have been published the outcome is what becomes of it. */
+	/* If a manifest may have been published, the outcome depends on that. */
 	if (!r->stop || r->ended || ckpt_shard_load_copies(&r->load) > 0 ||
 		r->step_copy.publish_tried)
 		return false;
 	if (!r->ranks || r->released)
 		return true;
 	outcome = ckpt_restore_sync_outcome(r);
-	/* Who has said that all was read may not say otherwise by himself. */
+	/* A rank that has reported success must not report a failure on its own. */
 	if (!outcome)
 		return !r->ranks->votes[CKPT_RESTORE_READING].round.passed;
-	/* Whoever asks for the latest now shall not be given the same. */
+	/* The next restore of the latest must not select the same step. */
 	return outcome->verdict.code < 0 && !may_find_again(r, outcome->verdict.code);
 }
 

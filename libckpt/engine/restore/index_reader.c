@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One index, as a command. */
+/* Reads one index, as a command. */
 #include "engine/restore/index_reader.h"
 
 #include "base/error.h"

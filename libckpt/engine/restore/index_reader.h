@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading the index of one rank of an open step, for who asks what that rank saved beside its tensors. */
+/* Reads the index of one rank of an open step, for callers that need what the rank saved beside its tensors. */
 #ifndef CKPT_ENGINE_RESTORE_INDEX_READER_H
 #define CKPT_ENGINE_RESTORE_INDEX_READER_H
 
@@ -8,11 +8,11 @@
 
 struct ckpt_index_reader {
 	struct ckpt_command command;
-	struct ckpt_restore *restore; /* with a reference, which goes with the command */
+	struct ckpt_restore *restore; /* with a reference, which the command releases */
 	uint32_t rank;
-	struct ckpt_index *index; /* when it has ended well; whoever takes it sets NULL */
+	struct ckpt_index *index; /* set on success; a caller that takes it sets NULL */
 
-	/* Its own. */
+	/* Private. */
 	struct ckpt_shard shard;
 	struct ckpt_rank_lister lister;
 	int stop;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A restore of all ranks that cannot be opened because some node has no file of the step, and the user has said that
- * nodes were lost with their disks (lost_nodes). Rank 0, which picks, then passes over the step as long as it lives, so
- * that the next restore is given the one before. It does not if the step is to be had: if its own store has the files of
- * every rank, or the remote store has the step, or what that store lacks of it, or cannot be asked for it. No note is
- * written: the node may be back at the next start.
+ * For a restore of all ranks that cannot be opened because some node has no file of the step, when the user has
+ * declared that nodes were lost with their disks (lost_nodes). Rank 0, which selects, then skips the step as long as it
+ * lives, so that the next restore uses the one before. It does not skip a step that can be had: its own store has the
+ * files of all ranks, or the remote store has the step, or the rest of it, or cannot be asked. No note is written,
+ * because the node may be back at the next start.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "engine/restore/restore_state.h"
 #include "format/sealed.h"
 
-/* Where the files of other ranks are, nothing was lost: ranks were started on the wrong nodes. That is no OPENING. */
+/* If the files of other ranks are here, nothing was lost, but ranks run on the wrong nodes. That is not of OPENING. */
 bool ckpt_restore_is_lost(const struct ckpt_restore *restore)
 {
 	const struct ckpt_restore *r = restore;
@@ -31,13 +31,13 @@ bool ckpt_restore_is_lost(const struct ckpt_restore *restore)
 	       outcome->step == r->pick.chosen.step;
 }
 
-/* All ranks have heard the outcome, and ask for the latest again: their next restore has the same step. */
+/* All ranks have heard the outcome and ask for the latest again: the next restore selects the same step. */
 static void keep(struct ckpt_restore *r, const char *reason)
 {
 	size_t length = strlen(r->why.message);
 
 	(void)snprintf(r->why.message + length, sizeof(r->why.message) - length, "; %s", reason);
-	ckpt_log(r->core->parts.log, CKPT_LOG_ERROR, "step %llu of %s is not passed over: %s",
+	ckpt_log(r->core->parts.log, CKPT_LOG_ERROR, "step %llu of %s is not skipped: %s",
 		(unsigned long long)r->pick.chosen.step, r->core->parts.label, reason);
 }
 
@@ -48,12 +48,12 @@ static void take_here(struct ckpt_restore *r)
 		return;
 	}
 	keep(r, r->elsewhere.task.result < 0
-			? "what the store of rank 0 has of it could not be listed: try again"
-			: "the store of rank 0 has the files of all its ranks: copy them to the "
+			? "its files in the store of rank 0 could not be listed: try again"
+			: "the store of rank 0 has the files of all its ranks: copy them into the "
 			  "stores that have none (rsync -a, then sync), and start the job again");
 }
 
-/* The remote store has the step, or does not say whether it has. */
+/* The remote store has the step, or cannot be asked. */
 static void keep_there(struct ckpt_restore *r)
 {
 	const char *label = r->core->upload_queue->dest->label;
@@ -61,17 +61,17 @@ static void keep_there(struct ckpt_restore *r)
 
 	if (r->op.result == 0)
 		(void)snprintf(reason, sizeof(reason),
-			"it is in %.300s: start the job again, and every node brings it", label);
+			"it is in %.300s: start the job again, and every node downloads it", label);
 	else
 		(void)snprintf(reason, sizeof(reason),
-			"whether it is in %.300s is not known: %.300s; start the job again when it "
-			"can be asked",
+			"it is unknown whether it is in %.300s: %.300s; start the job again when "
+			"that can be read",
 			label,
 			r->repair_why.code ? r->repair_why.message : ckpt_code_text(r->op.result));
 	keep(r, reason);
 }
 
-/* The index of a rank is there when its shard is. */
+/* A rank's index exists only if its shard does. */
 static bool has_rest(const struct ckpt_restore *r, const struct ckpt_rank_files *there)
 {
 	for (uint32_t i = 0; i < r->pick.manifest.world; i++)
@@ -81,7 +81,7 @@ static bool has_rest(const struct ckpt_restore *r, const struct ckpt_rank_files 
 	return true;
 }
 
-/* Without its manifest: some ranks have sent theirs, and the others were lost first, or have not ended. */
+/* There is no manifest: some ranks have uploaded their files, and the others were lost first or have not finished. */
 static void take_parts(struct ckpt_restore *r)
 {
 	struct ckpt_rank_files there = {0};
@@ -91,8 +91,8 @@ static void take_parts(struct ckpt_restore *r)
 	if (r->op.result == 0 && has_rest(r, &there)) {
 		char reason[700];
 		(void)snprintf(reason, sizeof(reason),
-			"what the store of rank 0 lacks of it is in %.300s: run `ckpt upload` on "
-			"that store, and start the job again",
+			"the files that the store of rank 0 lacks are in %.300s: run `ckpt upload` "
+			"on that store, and start the job again",
 			r->core->upload_queue->dest->label);
 		keep(r, reason);
 	} else if (r->op.result == 0 || r->op.result == -ENOENT) {

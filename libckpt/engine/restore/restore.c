@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handle of a restore: what user threads do with it. */
+/* The handle of a restore, for user threads. */
 #include "engine/restore/restore.h"
 
 #include <errno.h>
@@ -13,7 +13,10 @@
 #include "base/thread.h"
 #include "engine/restore/restore_state.h"
 
-/* Ranks of a job restore together; who only looks looks alone. The number is the same on all; 0: alone. */
+/*
+ * Ranks of a job restore together; a verification or export is done alone. The number is the same on all ranks; 0:
+ * alone.
+ */
 static uint32_t count(struct ckpt_core *core, enum ckpt_restore_sink sink)
 {
 	if (!core->exchange || core->config.read_only || sink != CKPT_SINK_MEMORY)
@@ -127,7 +130,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	ckpt_free(restore);
 }
 
-/* Every post is made once, and none after GONE: then the core may be gone as well. */
+/* Each post is made once, and none after GONE, when the core may no longer exist. */
 static void post(struct ckpt_restore *r, unsigned what, struct ckpt_node *node,
 	void (*run)(struct ckpt_node *node))
 {
@@ -185,8 +188,8 @@ const struct ckpt_error *ckpt_restore_failure(const struct ckpt_restore *restore
 }
 
 /*
- * Whether the latch has answered `bit`. Its lock is no part of what a handle that is const promises;
- * in a child it may be held for ever by a thread that is not there.
+ * Whether the latch has answered `bit`. Casts away const for the lock only. In a forked child a thread that does not
+ * exist may hold it.
  */
 static bool answered(const struct ckpt_restore *restore, uint32_t bit)
 {
@@ -212,7 +215,7 @@ const char *ckpt_restore_differ(const struct ckpt_restore *restore)
 const struct ckpt_index *ckpt_restore_rank_index(const struct ckpt_restore *restore, uint32_t rank)
 {
 	CKPT_ASSERT(rank < ckpt_restore_rank_count(restore));
-	/* With a catalog those that are needed are read while the restore runs. */
+	/* With a catalog, the needed indexes are read while the restore runs. */
 	if (!restore->load.catalog_map)
 		return restore->load.indexes[rank];
 	pthread_mutex_t *lock = (pthread_mutex_t *)&restore->lock;
@@ -251,7 +254,7 @@ int ckpt_restore_put_index(struct ckpt_restore *restore, uint32_t rank, struct c
 	else if (!restore->looked[rank])
 		restore->looked[rank] = index;
 	else
-		ckpt_index_free(index); /* another thread was faster, and hers may be in use */
+		ckpt_index_free(index); /* another thread was faster, and its index may be in use */
 	pthread_mutex_unlock(&restore->lock);
 	if (r < 0)
 		ckpt_index_free(index);
@@ -272,7 +275,7 @@ int ckpt_restore_rank_other_node(
 	CKPT_ASSERT(rank < ckpt_restore_rank_count(restore));
 	if (!ckpt_shard_location_has(&restore->load.elsewhere, rank))
 		return 0;
-	(void)snprintf(what, sizeof(what), "what rank %u saved cannot be had here", rank);
+	(void)snprintf(what, sizeof(what), "what rank %u saved is not here", rank);
 	return ckpt_shard_location_fail(&restore->load.elsewhere, rank, NULL, what, err);
 }
 
@@ -306,7 +309,7 @@ void ckpt_restore_counters(
 		*ret_total = atomic_load(&restore->bytes_total);
 }
 
-/* The tensors that the step holds. After OPENED; NULL without. */
+/* The tensors of the step. After OPENED; NULL if there are none. */
 static const struct ckpt_layout *names_of(const struct ckpt_restore *restore)
 {
 	return ckpt_restore_rank_count(restore) > 0 ? restore->load.names : NULL;
@@ -319,7 +322,7 @@ size_t ckpt_restore_name_count(const struct ckpt_restore *restore)
 	return names ? names->entry_count + names->alias_count : 0;
 }
 
-/* Who holds an entry of names_of(), and where. */
+/* Sets the ranks that hold an entry of names_of(), and its place. */
 static void tell_place(const struct ckpt_restore *restore, const struct ckpt_entry *entry,
 	struct ckpt_tensor_info *ret_info)
 {
@@ -367,7 +370,7 @@ static int alias_order(const void *key, const void *alias)
 	return strcmp(key, ((const struct ckpt_alias *)alias)->name);
 }
 
-/* One of the ranks that are elsewhere may hold it. */
+/* A rank that is elsewhere may hold it. */
 static int fail_elsewhere(
 	const struct ckpt_restore *restore, const char *name, struct ckpt_error *err)
 {
@@ -389,7 +392,7 @@ int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
 		return fail_elsewhere(restore, name, err);
 	if (!entry)
 		return ckpt_fail_at(err, CKPT_EMISMATCH, &(struct ckpt_where){.tensor = name},
-			"step %llu holds no tensor '%.200s'",
+			"step %llu has no tensor '%.200s'",
 			(unsigned long long)ckpt_restore_chosen_step(restore), name);
 	if (strcmp(entry->name, name) == 0) {
 		*ret_index = (size_t)(entry - layout->entries);
@@ -402,7 +405,7 @@ int ckpt_restore_name_find(const struct ckpt_restore *restore, const char *name,
 	return 0;
 }
 
-/* Those whose targets are not refused anyway. When the engine has closed, nothing is copied any more. */
+/* Opens the GPUs of targets that are accepted. Once the engine has closed, nothing is copied any more. */
 static int open_gpus(struct ckpt_restore *restore, const struct ckpt_target *targets, size_t count,
 	struct ckpt_error *err)
 {
@@ -423,7 +426,7 @@ int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_tar
 	size_t count, struct ckpt_error *err)
 {
 	if (ckpt_restore_rank_count(restore) == 0 || restore->sink != CKPT_SINK_MEMORY)
-		return ckpt_fail(err, -EINVAL, "the restore is not open: it takes no targets");
+		return ckpt_fail(err, -EINVAL, "the restore is not open: targets cannot be bound");
 	pthread_mutex_lock(&restore->lock);
 	bool started = (restore->posted & CKPT_POST_START) != 0;
 	pthread_mutex_unlock(&restore->lock);
@@ -433,7 +436,7 @@ int ckpt_restore_add_targets(struct ckpt_restore *restore, const struct ckpt_tar
 	if (r == 0)
 		r = ckpt_shard_load_bind(&restore->load, targets, count, err);
 	if (restore->ranks) {
-		/* If that is the end of it, the other ranks shall hear why. */
+		/* If this ends the restore, the other ranks must hear why. */
 		pthread_mutex_lock(&restore->lock);
 		ckpt_error_clear(&restore->ranks->refused);
 		if (r < 0)

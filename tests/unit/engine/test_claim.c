@@ -179,7 +179,7 @@ static void test_parent_removed(void **state)
 	assert_int_equal(core_rig_adopt(&s->rig, 1, 10), 0);
 	assert_int_equal(rename(fixture_manifest(&step), scratch_join(s->dir, "away")), 0);
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
-	assert_non_null(strstr(s->rig.err.message, "was removed meanwhile"));
+	assert_non_null(strstr(s->rig.err.message, "was deleted meanwhile"));
 	assert_int_not_equal(access(scratch_join(s->dir, "gens/000002.json"), F_OK), 0);
 	assert_int_equal(rename(scratch_join(s->dir, "away"), fixture_manifest(&step)), 0);
 	/* One that cannot be read is there. */
@@ -199,7 +199,7 @@ static void test_last_number(void **state)
 	fixture_claim(s->dir, FIXTURE_RUN, CKPT_GENERATION_MAX, 0, 0);
 	core_rig_open(&s->rig, &s->config);
 	assert_int_equal(core_rig_claim(&s->rig), -ERANGE);
-	assert_non_null(strstr(s->rig.err.message, "is the last one that it can number"));
+	assert_non_null(strstr(s->rig.err.message, "is the last possible one"));
 	core_rig_close(&s->rig);
 }
 
@@ -437,7 +437,7 @@ static void test_claim_lost(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		assert_int_equal(core_rig_claim(&s->rig), CKPT_EINCOMPLETE);
 		assert_non_null(strstr(s->rig.err.message,
-			"gens/000001.json is not there, though step 10 was committed"));
+			"gens/000001.json is missing, though step 10 was committed"));
 		assert_string_equal(s->rig.err.file, "gens/000001.json");
 	}
 	core_rig_close(&s->rig);
@@ -616,7 +616,7 @@ static void test_parent_removed_while_it_is_synced(void **state)
 	add(s, (struct io_fault_rule){
 		       .op = CKPT_IO_OP_SYNC_DIR, .path = "step-0000000010", .error = -ENOENT});
 	assert_int_equal(core_rig_claim(&s->rig), CKPT_EINUSE);
-	assert_non_null(strstr(s->rig.err.message, "was removed meanwhile"));
+	assert_non_null(strstr(s->rig.err.message, "was deleted meanwhile"));
 	assert_int_not_equal(access(scratch_join(s->dir, "gens/000002.json"), F_OK), 0);
 	core_rig_close(&s->rig);
 }

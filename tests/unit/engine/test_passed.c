@@ -10,7 +10,7 @@
 
 #define ALWAYS IO_FAULT_ALWAYS
 #define STEPS  CORE_SCENE_STEPS
-#define OVER   "passed over"
+#define OVER   "were skipped"
 
 /* The manifest of a step cannot be opened, so many times from the nth on. */
 static void unreadable(struct core_scene *s, const char *step, unsigned count)
@@ -69,8 +69,7 @@ static void test_passed_over(void **state)
 	check(s, CKPT_STEP_LATEST, 0, 10);
 	assert_true(warned(s, "the latest step of "));
 	check(s, CKPT_STEP_LATEST, 0, 10);
-	assert_true(
-		warned(s, "is step 10: 1 quarantined and 1 broken newer steps were passed over"));
+	assert_true(warned(s, "is step 10: 1 quarantined and 1 broken newer steps were skipped"));
 	/* Who names it gets what was named. */
 	check(s, 10, 0, 10);
 	assert_false(warned(s, OVER));
@@ -211,7 +210,7 @@ static void test_damaged_claim(void **state)
 	fixture_commit(&step);
 	unreadable(s, "000050/manifest.json", ALWAYS);
 	check(s, CKPT_STEP_BACK(1), -EIO, 50);
-	assert_true(says(s, "cannot be told"));
+	assert_true(says(s, "it is unknown which is"));
 }
 
 /* Without memory nothing is known of a step, and nothing found. */

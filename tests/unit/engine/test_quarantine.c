@@ -64,7 +64,9 @@ static bool is_noted(struct core_scene *s)
 	bool there = access(fixture_quarantine(&s->step), F_OK) == 0;
 
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "is quarantined: "));
-	assert_int_equal(core_rig_logged(&s->rig, CKPT_LOG_WARN, "could not be written"), !there);
+	assert_int_equal(
+		core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot write the quarantine note"),
+		!there);
 	return there;
 }
 

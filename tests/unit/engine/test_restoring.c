@@ -306,7 +306,7 @@ static void test_another_attempt(void **state)
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_false(has(s, i, CKPT_DONE_OPENED));
 		assert_int_equal(end(s, i), CKPT_EMISMATCH);
-		check_says(s, i, "is of attempt fedcba9876543210, and rank 0 has opened attempt ");
+		check_says(s, i, "is of attempt fedcba9876543210, but rank 0 has opened attempt ");
 	}
 	check_says(s, 0, "rank 1 could not restore");
 	check_not_noted(s);
@@ -352,7 +352,7 @@ static void test_gone_from_the_node(void **state)
 	sleep_both(s, 300);
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_int_equal(end(s, i), CKPT_EINCOMPLETE);
-		check_says(s, i, "which rank 0 has opened, is not in ");
+		check_says(s, i, "which rank 0 has opened, is no longer in ");
 	}
 }
 

@@ -100,7 +100,7 @@ static void test_note_lost(void **state)
 		       .count = ALWAYS});
 	assert_int_equal(
 		core_rig_read(&s->rig, CKPT_STEP_LATEST, CKPT_SINK_MEMORY), CKPT_EINTEGRITY);
-	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "could not be written"));
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot write the quarantine note"));
 	assert_int_equal(latest(s, &step), 0);
 	assert_int_equal(step, 20);
 }
@@ -164,7 +164,7 @@ static void test_no_locks(void **state)
 		add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = codes[i]});
 		assert_int_equal(latest(s, &step), 0);
 		assert_int_equal(step, 30);
-		assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot be locked"));
+		assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "cannot lock"));
 	}
 	io_fault_clear(&s->rig.fault);
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .error = -EIO});
@@ -186,7 +186,7 @@ static void test_vanishes(void **state)
 	io_fault_clear(&s->rig.fault);
 	add(s, gone);
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_ENOSTEP);
-	assert_non_null(strstr(s->rig.err.message, "has just been removed"));
+	assert_non_null(strstr(s->rig.err.message, "has just been deleted"));
 }
 
 /* What follows is looked at and said as if nothing had been there before. */
@@ -224,7 +224,7 @@ static void test_deletion_hangs(void **state)
 	assert_int_equal(step, 20);
 	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "step 30 of"));
 	assert_int_equal(core_rig_read(&s->rig, 30, CKPT_SINK_MEMORY), CKPT_ENOSTEP);
-	assert_non_null(strstr(s->rig.err.message, "has just been removed"));
+	assert_non_null(strstr(s->rig.err.message, "has just been deleted"));
 	/* That there is nothing would be a reason to start anew. */
 	add(s, (struct io_fault_rule){.op = CKPT_IO_OP_LOCK,
 		       .path = "manifest.json",
@@ -463,7 +463,7 @@ static void test_vanishes_always(void **state)
 	assert_int_equal(s->rig.fault.hits[rule], 5);
 	assert_non_null(strstr(s->rig.err.message, "5 steps"));
 	assert_int_equal(core_rig_read(&s->rig, CKPT_STEP_BACK(1), CKPT_SINK_MEMORY), CKPT_ENOSTEP);
-	assert_non_null(strstr(s->rig.err.message, "has just been removed"));
+	assert_non_null(strstr(s->rig.err.message, "has just been deleted"));
 }
 
 static void of_another_run(struct ckpt_manifest *manifest)

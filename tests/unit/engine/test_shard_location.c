@@ -285,7 +285,7 @@ static void test_lowest_is_elsewhere(void **state)
 	assert_int_equal(ckpt_restore_rank_meta(r, 1, &text, &length), CKPT_EOTHERNODE);
 	(void)ckpt_last_error_record(&err);
 	check_says(&err, 1, "a");
-	assert_non_null(strstr(err.message, "what rank 1 saved cannot be had here: "));
+	assert_non_null(strstr(err.message, "what rank 1 saved is not here: "));
 	assert_int_equal(ckpt_restore_rank_meta(r, 4, &text, &length), -ERANGE);
 	for (uint32_t i = 0; i < WORLD; i++) {
 		assert_int_equal(ckpt_restore_rank_node(r, i, &text, &elsewhere), 0);
@@ -378,7 +378,7 @@ static void test_lost(void **state)
 	assert_true(is_open(r));
 	assert_int_equal(bind_name(s, r, "own.0", same), CKPT_EOTHERNODE);
 	check_says(&s->rig.err, 0, "a, which had this node's name but another disk");
-	assert_non_null(strstr(s->rig.err.message, "not the one that it was written to"));
+	assert_non_null(strstr(s->rig.err.message, "start the job on the node that has it"));
 	assert_int_equal(bind_name(s, r, "same", same), 0);
 	assert_int_equal(run(s, r), 0);
 	assert_memory_equal(same, s->same, sizeof(same));

@@ -180,7 +180,7 @@ static void test_opening(void **state)
 		}
 		let_go(s, 0);
 		assert_true(core_rig_logged(
-			&s->rank[0], CKPT_LOG_WARN, "was removed while it was opened"));
+			&s->rank[0], CKPT_LOG_WARN, "was deleted while it was opened"));
 		start(s, 0);
 		assert_int_equal(ckpt_restore_chosen_step(s->restore[0]), 20);
 		assert_int_equal(end(s, 0), 0);
@@ -223,7 +223,7 @@ static void test_reading(void **state)
 	take_away(s, 20);
 	start(s, 0);
 	assert_int_equal(end(s, 0), -EBUSY);
-	check_says(s, 0, "was removed while it was read: ask for the latest again");
+	check_says(s, 0, "was deleted while it was read: ask for the latest again");
 	assert_int_equal(s->rank[0].err.step, 20);
 	check_not_accused(s, 20);
 	assert_int_equal(core_rig_read(&s->rank[0], CKPT_STEP_LATEST, CKPT_SINK_MEMORY), 0);
@@ -242,7 +242,7 @@ static void test_by_number(void **state)
 		let_go(s, 0);
 		assert_int_equal(ckpt_restore_finding_count(s->restore[0]), 0);
 		assert_int_equal(end(s, 0), CKPT_ENOSTEP);
-		check_says(s, 0, "was removed while it was read");
+		check_says(s, 0, "was deleted while it was read");
 		assert_non_null(strstr(s->rank[0].err.file, "manifest.json"));
 		check_not_accused(s, 30 - 10 * i);
 	}
@@ -534,7 +534,7 @@ static void test_ranks_opening(void **state)
 		assert_false(has(s, i, CKPT_DONE_OPENED));
 		assert_int_equal(end(s, i), -EBUSY);
 		check_says(s, i, "step 20 of ");
-		check_says(s, i, "was removed while it was read");
+		check_says(s, i, "was deleted while it was read");
 		assert_int_equal(s->rank[i].err.step, 20);
 	}
 	check_says(s, 0, "rank 1 could not restore");
@@ -553,7 +553,7 @@ static void ranks_reading(struct scene *s, unsigned odd)
 	sleep_all(s, 500);
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_int_equal(end(s, i), -EBUSY);
-		check_says(s, i, "was removed while it was read");
+		check_says(s, i, "was deleted while it was read");
 	}
 	take_next(s);
 }
