@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A save before it starts: what the user's thread puts together. */
+/* A save before it starts, as the user's thread describes it. */
 #include <errno.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@
 #define PAGE_ROOM     (UINT64_C(256) << 10)
 #define DRAFT_TENSORS CKPT_TENSORS_MAX
 
-/* Names, shapes and strides: many small things that live as long as the save. */
+/* Holds names, shapes and strides: many small allocations that live as long as the save. */
 struct ckpt_arena_page {
 	struct ckpt_arena_page *next;
 	size_t used;
@@ -109,10 +109,11 @@ static int check_tensor(const struct ckpt_tensor *t, struct ckpt_error *err)
 		return ckpt_fail(err, -EINVAL, "a tensor's name must have 1 to %d bytes: \"%.80s\"",
 			CKPT_NAME_MAX - 1, name);
 	if (ckpt_dtype_bytes(t->dtype) == 0)
-		return ckpt_fail(err, -EINVAL, "tensor %s: dtype %u is not known", name, t->dtype);
+		return ckpt_fail(err, -EINVAL, "tensor %s: unknown dtype %u", name, t->dtype);
 	if (t->ndim > CKPT_NDIM_MAX || (t->ndim && !t->shape))
-		return ckpt_fail(err, -EINVAL, "tensor %s: ndim %u is over %d, or has no shape",
-			name, t->ndim, CKPT_NDIM_MAX);
+		return ckpt_fail(err, -EINVAL,
+			"tensor %s: ndim %u is greater than %d, or there is no shape", name,
+			t->ndim, CKPT_NDIM_MAX);
 	for (uint32_t i = 0; i < t->ndim; i++) {
 		if (t->shape[i] < 0)
 			return ckpt_fail(err, -EINVAL, "tensor %s: shape[%u] is negative", name, i);
@@ -126,16 +127,15 @@ static int check_tensor(const struct ckpt_tensor *t, struct ckpt_error *err)
 	if (elements && !t->data)
 		return ckpt_fail(err, -EINVAL, "tensor %s: data is NULL", name);
 	if (ckpt_devices_number(t->device, t->device_index) < 0)
-		return ckpt_fail(err, -EINVAL, "tensor %s: device kind %u, index %d is not known",
-			name, t->device, t->device_index);
+		return ckpt_fail(err, -EINVAL, "tensor %s: unknown device kind %u, index %d", name,
+			t->device, t->device_index);
 	if (t->flags & ~(CKPT_TENSOR_EAGER | CKPT_TENSOR_SHARED | CKPT_TENSOR_VARIES))
-		return ckpt_fail(
-			err, -EINVAL, "tensor %s: flags 0x%x are not known", name, t->flags);
+		return ckpt_fail(err, -EINVAL, "tensor %s: unknown flags 0x%x", name, t->flags);
 	struct ckpt_view view = view_of(t);
 	int stray = elements ? ckpt_view_stray(&view) : -1;
 	if (stray >= 0)
 		return ckpt_fail(err, -EINVAL,
-			"tensor %s: strides[%d] is %lld, which leaves the address space", name,
+			"tensor %s: strides[%d] is %lld, which exceeds the address space", name,
 			stray, (long long)t->strides[stray]);
 	return 0;
 }
@@ -202,7 +202,7 @@ int ckpt_save_put_alias(
 	return 0;
 }
 
-/* What is read behind the caller's back must stay: shapes and strides of what is on GPUs. */
+/* Copies the shapes and strides of GPU tensors, which are read after the call has returned. */
 static struct ckpt_tensor *copy_for_gpus(struct ckpt_save *save, const struct ckpt_tensor *tensors,
 	size_t count, struct ckpt_error *err)
 {
@@ -267,8 +267,8 @@ int ckpt_save_put_meta(
 	struct ckpt_save *save, const char *json, size_t length, struct ckpt_error *err)
 {
 	if (length > CKPT_META_MAX)
-		return ckpt_fail(err, -E2BIG, "meta has %zu bytes; at most %llu are kept", length,
-			(unsigned long long)CKPT_META_MAX);
+		return ckpt_fail(err, -E2BIG, "meta has %zu bytes, but at most %llu are allowed",
+			length, (unsigned long long)CKPT_META_MAX);
 	int r = ckpt_json_scan(json, length, CKPT_META_VALUES, CKPT_META_DEPTH, "meta", err);
 	if (r < 0)
 		return r;
@@ -287,8 +287,7 @@ static bool inlines(const struct ckpt_tensor *t)
 }
 
 /*
- * Copies the eager tensors of the CPU here and now, if they are small: their owner goes on at once, and the
- * blocks that they share with others need not come first.
+ * Copies small eager tensors of the CPU at once: their owner can continue, and their blocks need not be written first.
  */
 static int inline_eager(struct ckpt_save *save, struct ckpt_error *err)
 {
@@ -368,7 +367,7 @@ static void refusal_run(struct ckpt_node *node)
 void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why)
 {
 	CKPT_ASSERT(why->code < 0 && !ckpt_save_started(save));
-	/* A step that was begun before, the others hear of from its own save. */
+	/* The other ranks hear of a step that was begun before from its own save. */
 	bool tell = save->ranks && why->code != CKPT_ESTEP;
 
 	save->error = *why;
@@ -389,7 +388,7 @@ void ckpt_save_refuse(struct ckpt_save *save, const struct ckpt_error *why)
 
 bool ckpt_save_gate_closed(struct ckpt_save *save)
 {
-	/* One that is known to fail waits for nobody, whether the core has heard of it or not. */
+	/* A failed save waits for nothing, whether the core knows of it or not. */
 	return save->fenced && !atomic_load(&save->gate_posted) &&
 	       !atomic_load(&save->verdict_posted) &&
 	       !(ckpt_latch_get(&save->latch) & CKPT_DONE_END);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the indexes of all ranks to the catalog of their layout. */
+/* Makes the catalog of a layout from the indexes of all ranks. */
 #include "engine/save/catalog_writer.h"
 
 #include <errno.h>
@@ -46,8 +46,7 @@ static void build_work(struct ckpt_job *job)
 static int give_up(struct ckpt_catalog_writer *c, int code)
 {
 	ckpt_log(c->core->parts.log, CKPT_LOG_WARN,
-		"there is no catalog of what the %u ranks hold, and readers of the step read all "
-		"of "
+		"cannot write the catalog of %u ranks, so readers of the step must read all of "
 		"their indexes: %.800s",
 		c->core->config.world, c->err.code ? c->err.message : ckpt_code_text(code));
 	return code;
@@ -67,7 +66,7 @@ static int catalog_writer_body(struct ckpt_task *task)
 	ckpt_name_catalog(path, core->lineage->generation, &c->digest);
 	ckpt_store_publish(core->store, &c->op, path, c->file.data, c->file.len, NULL);
 	CKPT_AWAIT(task, c->op.done);
-	/* That of an earlier layout, which was the same; whether its name is durable it has not said. */
+	/* An earlier, equal layout has written it; its name may not be durable yet. */
 	if (c->op.result == -EEXIST) {
 		ckpt_error_clear(&c->err);
 		ckpt_name_generation(path, core->lineage->generation);

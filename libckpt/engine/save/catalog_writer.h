@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rank 0 of a store that all ranks share: puts what their indexes say of names and boxes into one file, which
- * the manifests of this layout name. Without it a step is as good; who reads it reads all indexes then.
+ * Rank 0 of a store shared by all ranks: writes the names and boxes of all indexes into one file, which the manifests
+ * of this layout name. Without it a step is just as good, but readers must read all indexes.
  */
 #ifndef CKPT_ENGINE_SAVE_CATALOG_WRITER_H
 #define CKPT_ENGINE_SAVE_CATALOG_WRITER_H
@@ -15,11 +15,12 @@
 struct ckpt_catalog_writer {
 	struct ckpt_task task; /* await `finished` */
 	struct ckpt_core *core;
-	const struct ckpt_index *const *indexes; /* of all ranks; they stay until the end */
-	struct ckpt_catalog_builder *builder; /* or one that has been given them all, which stays */
+	const struct ckpt_index *const *indexes; /* of all ranks; borrowed until the end */
+	/* Or a builder that was given all of them, borrowed. */
+	struct ckpt_catalog_builder *builder;
 	struct ckpt_task *waiter;
 
-	/* Its own. */
+	/* Private. */
 	struct ckpt_store_op op;
 	struct ckpt_task_job job;
 	struct ckpt_error err;
@@ -28,14 +29,14 @@ struct ckpt_catalog_writer {
 };
 
 /*
- * Zeroed, but for what comes before the blank line. Sets core->saver->catalog: with no bytes if it came to nothing,
- * which is said in the log and is no failure.
+ * The caller zeroes it and sets the fields before the blank line. Sets core->saver->catalog, with zero bytes on
+ * failure, which is logged and does not fail the save.
  */
 void ckpt_catalog_writer_start(struct ckpt_catalog_writer *catalog_writer);
-/* That of what this core writes, as yet of no rank. -ENOMEM. */
+/* A builder for this core's layout, without any rank yet. -ENOMEM. */
 int ckpt_catalog_writer_builder(
 	const struct ckpt_core *core, struct ckpt_catalog_builder **ret_builder);
-/* After its end, or never started. */
+/* It has ended, or was never started. */
 void ckpt_catalog_writer_clear(struct ckpt_catalog_writer *catalog_writer);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How a save ends. Committed: said, counted, retention asked. Failed: everything that is with others
- * comes back, then the files go and the register gets its abort record, in an order in which a commit
- * whose shard is missing cannot come about:
- * - Nobody tried to publish: no manifest can name these files. They go first, which also makes room
- *   for the record on a full disk.
- * - It was tried and failed: perhaps it is there all the same. Only a record that wins the register
- *   proves that it is not; without that proof the files stay, for the next generation to settle.
+ * How a save ends. Committed: it is reported and counted, and retention runs. Failed: first everything in flight comes
+ * back. Then its files are deleted and an abort record is published, in an order in which no commit without its shard
+ * can exist:
+ * - Nobody tried to publish: no manifest can name these files. They are deleted first, which also makes space for the
+ *   record on a full disk.
+ * - Publishing failed: the manifest may exist. Only an abort record that wins the register proves that it does not.
+ *   Without that proof the files stay, and the next generation settles the step.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -45,10 +45,10 @@ static void say_commit(struct ckpt_save *save, uint64_t took_ns)
 		(unsigned long long)save->step, core->parts.label, mib, seconds,
 		seconds > 0 ? mib / seconds : 0.0, (double)atomic_load(&save->stage_ns) / 1e9,
 		save->rewritten ? ", written twice" : "",
-		save->ended ? "; its save had been given up" : "");
+		save->ended ? "; its save had been reported as failed" : "");
 }
 
-/* Retention is rank 0's: another one knows of no more than its newest commit. */
+/* Retention is done by rank 0; other ranks keep only their newest commit in the scan. */
 static void forget_older(struct ckpt_core *core)
 {
 	const struct ckpt_scan *scan = &core->lineage->scan;
@@ -75,7 +75,8 @@ static void committed(struct ckpt_save *save)
 		sizeof(found.attempt));
 	if (ckpt_scan_put(&core->lineage->scan, &found) < 0)
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
-			"out of memory: retention does not see step %llu",
+			"out of memory: retention ignores step %llu until the store is opened "
+			"again",
 			(unsigned long long)save->step);
 	if (!ckpt_core_owns_store(core))
 		forget_older(core);
@@ -85,7 +86,7 @@ static void committed(struct ckpt_save *save)
 	ckpt_save_note_replicas(save);
 	count_commit(save, took_ns);
 	say_commit(save, took_ns);
-	/* Past its deadline it was answered, and what was said stays. */
+	/* The deadline has passed: the outcome was reported, and stays. */
 	if (save->ended) {
 		core->stats.saves_failed--;
 	} else {
@@ -115,13 +116,13 @@ int ckpt_save_encode_abort(struct ckpt_save *save, const char *reason)
 
 static int encode_abort(struct ckpt_save *save)
 {
-	return ckpt_save_encode_abort(
-		save, save->publish_tried && save->error.code == -ETIMEDOUT
-			      ? "its deadline passed while it was being published, which failed"
-			      : save->error.message);
+	return ckpt_save_encode_abort(save,
+		save->publish_tried && save->error.code == -ETIMEDOUT
+			? "its deadline passed while it was being published, and publishing failed"
+			: save->error.message);
 }
 
-/* Thousands of failed saves shall not leave thousands of records. */
+/* Thousands of failed saves must not leave thousands of records. */
 static void note_abort(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
@@ -131,12 +132,12 @@ static void note_abort(struct ckpt_save *save)
 
 	if (core->config.rank > 0 || (core->config.node_store && save->ranks))
 		return;
-	/* Without memory it stays until the next engine reads the store. */
+	/* Out of memory: the record stays until the next engine reads the store. */
 	if (ckpt_scan_put(&core->lineage->scan, &aborted) == 0)
 		ckpt_gc_ask(core, CKPT_GC_TIDY);
 }
 
-/* The end of all; the other ranks may be waiting for it. */
+/* The end; the other ranks may be waiting for it. */
 static int leave(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -148,7 +149,7 @@ static int leave(struct ckpt_task *task)
 	return save->code;
 }
 
-/* Not rank 0, which has said that the step is over. Who leaves last takes the directory along. */
+/* Not rank 0, which has already reported that the step is over. The last rank deletes the directory. */
 static int vacate_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -157,14 +158,14 @@ static int vacate_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_name_step(save->path, core->lineage->generation, save->step);
 	save->op.err = NULL;
-	/* It stays where there is an abort record, or a rank that has not heard yet. */
+	/* The directory stays if it contains an abort record, or files of a rank that has not heard yet. */
 	ckpt_store_rmdir(core->store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
 	return leave(task);
 	CKPT_TASK_END(task);
 }
 
-/* Once its own files are gone. */
+/* Called when this rank's own files are deleted. */
 static int leave_step(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -199,15 +200,15 @@ static int remove_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Whether the register holds an abort, now that the record was tried. */
+/* Whether the register contains an abort, after the record was tried. */
 static bool abort_won(const struct ckpt_save *save)
 {
-	/* Only rank 0 publishes commits: what is there before it has is another rank's abort. */
+	/* Only rank 0 publishes commits: if it has not done so, another rank's abort is there. */
 	return save->op.result == 0 ||
 	       (save->op.result == -EEXIST && save->ranks && !save->publish_tried);
 }
 
-/* The abort record, and what depends on whether it won. */
+/* Publishes the abort record, then acts on whether it won. */
 static int abort_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -218,7 +219,7 @@ static int abort_body(struct ckpt_task *task)
 		save->ranks->settled = save->ranks->settled || !save->publish_tried;
 	if (save->publish_tried && save->ranks && save->ranks->settled)
 		return ckpt_task_continue(task, remove_body);
-	/* Where every node has a store of its own the exchange holds the register. */
+	/* If every node has its own store, the exchange holds the register. */
 	if (core->config.rank > 0 || (core->config.node_store && save->ranks))
 		return leave_step(task);
 	if (!save->dirs_made || encode_abort(save) < 0)
@@ -262,7 +263,7 @@ int ckpt_save_end_body(struct ckpt_task *task)
 	ckpt_pipeline_release_all(save);
 	CKPT_AWAIT(task, ckpt_save_deaf(save));
 	ckpt_store_op_init(&save->op, task, NULL);
-	/* A fenced one stops: what it leaves is its successor's to settle. */
+	/* A fenced process stops: its successor settles what it leaves. */
 	if (core->lineage->fenced) {
 		if (save->object.fd >= 0) {
 			ckpt_store_shut(store, &save->op, &save->object);

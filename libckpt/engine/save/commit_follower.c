@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many ranks, one outcome: what the others do, who are not rank 0. */
+/* A save of many ranks: all ranks but rank 0. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,18 +12,18 @@
 #include "engine/save/saver.h"
 #include "format/sealed.h"
 
-/* Who hears nothing reads the register now and then: rank 0 may have died when it had published. */
+/* A rank that hears nothing reads the register in this interval: rank 0 may have died after publishing. */
 #define LOOK_NS         UINT64_C(1000000000)
-/* An exchange that is slow is no reason for it: some more until its answer. */
+/* Additional time for an answer, because the exchange may only be slow. */
 #define ANSWER_NS       UINT64_C(3000000000)
 /*
- * While a part is on its way only a failure or a skip may be told: it is asked for seldom, and more seldom
- * where many ask.
+ * While a rank writes its part, it can hear only of a failure or skip, so it asks rarely, the more ranks the more
+ * rarely.
  */
 #define REST_MIN_NS     UINT64_C(250000000)
 #define REST_BY_RANK_NS UINT64_C(1000000)
 
-/* All ask for the outcome, maybe of one thread: together no more than 50,000 times a second. */
+/* All ranks ask for the outcome, possibly at one server: at most 50,000 times a second together. */
 #define ASK_BY_RANK_NS UINT64_C(20000)
 
 static struct ckpt_save *save_of(struct ckpt_task *task)
@@ -36,7 +36,7 @@ static struct ckpt_save *listening_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_save_commit, listener)->save;
 }
 
-/* Half as much before the save's own deadline as rank 0 gives up. */
+/* Half as long before the save's own deadline as rank 0 gives up. */
 static uint64_t deadline_ns(const struct ckpt_save *save)
 {
 	return save->start_ns + save->timeout_ns - ckpt_save_margin_ns(save) / 2;
@@ -66,13 +66,13 @@ static int give_up(struct ckpt_task *task, int code)
 	return ckpt_task_continue(task, ckpt_save_end_body);
 }
 
-/* Why this rank asks the register; the same each time. */
+/* Why this rank would abort; the same text each time. */
 static const char *word_abort(struct ckpt_save *save)
 {
 	struct ckpt_verdict *verdict = &save->ranks->outcome.verdict;
 
 	(void)snprintf(verdict->reason, sizeof(verdict->reason),
-		"rank %u on node %s has not heard how it ended: %.120s", save->core->config.rank,
+		"rank %u on node %s has not received its outcome: %.120s", save->core->config.rank,
 		save->core->config.node,
 		save->ranks->why.code ? save->ranks->why.message : "out of memory");
 	return verdict->reason;
@@ -85,7 +85,7 @@ static int encode_abort(struct ckpt_save *save)
 	return r < 0 ? ckpt_fail(&save->work, r, "out of memory") : 0;
 }
 
-/* Nobody has said how it ended: the register decides, and says it. */
+/* No outcome was received: the register decides it. */
 static int abort_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -116,7 +116,7 @@ static int abort_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* What rank 0 has said, if it can be read and is about this step. */
+/* Reads the outcome from rank 0, if it is valid and about this step. */
 static int read_outcome(struct ckpt_save *save, struct ckpt_outcome *ret_outcome)
 {
 	struct ckpt_exchange_item *item = &save->ranks->call.items[0];
@@ -133,7 +133,7 @@ static int read_outcome(struct ckpt_save *save, struct ckpt_outcome *ret_outcome
 			       &ret_outcome->verdict, &asked, item->key, &save->ranks->why);
 }
 
-/* Most failures are one rank's. What all ranks have in common is called the same by all. */
+/* Most failures belong to one rank. A failure that all ranks share has the same code on all. */
 static int code_of(const struct ckpt_outcome *outcome)
 {
 	switch (outcome->verdict.code) {
@@ -147,7 +147,7 @@ static int code_of(const struct ckpt_outcome *outcome)
 	}
 }
 
-/* The reason of an outcome. What differs has names on the ranks that hold it: the first of them, or NULL. */
+/* Describes how ranks differ, by the names of the first rank that holds the tensors; NULL: there is none. */
 static const char *word_difference(
 	const struct ckpt_save *save, const struct ckpt_outcome *outcome, char *out, size_t size)
 {
@@ -185,17 +185,16 @@ static int take_failure(struct ckpt_save *save, const struct ckpt_outcome *outco
 	if (outcome->open)
 		return ckpt_fail_at(&save->work, outcome->verdict.code,
 			&(struct ckpt_where){.tier = "local"},
-			"whether step %llu is durable in %s is not known, on no rank, since rank 0 "
-			"has failed when it had published it: %s; list the steps once the storage "
-			"is well",
+			"no rank knows whether step %llu is durable in %s, because rank 0 failed "
+			"after publishing it: %s; list the steps once the storage is well",
 			(unsigned long long)save->step, save->core->parts.label,
 			outcome->verdict.reason);
 	return take_difference(save, outcome);
 }
 
 /*
- * Before its part is told. A commit without it there cannot be, and what cannot be read is asked for again
- * at the end.
+ * Before its part is reported. No commit without that part can exist, so an invalid outcome is simply read again at the
+ * end.
  */
 static int listen_body(struct ckpt_task *task)
 {
@@ -249,7 +248,7 @@ static void hear_outcome(struct ckpt_save *save)
 	ckpt_save_prepare_talk(save, &save->task, &x->never, x->look_ns, &x->why);
 	x->call.answer_ns = ckpt_min_u64(deadline_ns(save), x->look_ns + ANSWER_NS);
 	x->call.since_ns = x->asked_ns;
-	/* However many they are: what comes late must still be heard of before this rank settles it. */
+	/* However many ranks there are, a late outcome must arrive before this rank settles the step. */
 	x->call.rest_ns = ckpt_min_u64(
 		save->core->config.world * ASK_BY_RANK_NS, ckpt_save_margin_ns(save) / 8);
 	ckpt_key_outcome(x->call.items[0].key, save->core->lineage->generation, save->step);
@@ -263,7 +262,7 @@ int ckpt_save_take_outcome(struct ckpt_task *task)
 	struct ckpt_outcome outcome;
 
 	int r = read_outcome(save, &outcome);
-	/* What cannot be read: the store knows, if it is one for all. */
+	/* An invalid outcome: a store that all share has the truth. */
 	if (r < 0)
 		return ckpt_task_continue(task, apart ? ckpt_save_undecided_body : abort_body);
 	if (outcome.verdict.code < 0)
@@ -298,13 +297,13 @@ static int outcome_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, save->op.done);
 		ckpt_free(save->op.data);
 		save->op.data = NULL;
-		/* Rank 0 may be syncing it still: what comes of that is for it to say, unless it is gone. */
+		/* Rank 0 may still be syncing it, and decides what happens then, unless it is gone. */
 		if (save->op.result == 0 && save->ranks->seen)
 			return ckpt_task_continue(task, ckpt_save_resolve_body);
 		save->ranks->seen = save->op.result == 0;
 		if (save->ranks->seen)
 			continue;
-		/* Rank 0 may be gone because another start of the job has come. */
+		/* Rank 0 may be gone because another start of the job has taken over. */
 		ckpt_store_list(save->core->store, &save->op, CKPT_NAME_GENS);
 		CKPT_AWAIT(task, save->op.done);
 		r = ckpt_save_check_fence(save);
@@ -325,7 +324,7 @@ int ckpt_save_follower_body(struct ckpt_task *task)
 	if (save->code)
 		return ckpt_task_continue(task, ckpt_save_end_body);
 	if (core->config.node_store) {
-		/* Rank 0 sees the claims of its own node only. */
+		/* Rank 0 sees only the claims in its own node's store. */
 		ckpt_store_list(core->store, &save->op, CKPT_NAME_GENS);
 		CKPT_AWAIT(task, save->op.done);
 		r = save->op.result < 0 ? save->op.result : ckpt_save_check_fence(save);
@@ -338,7 +337,7 @@ int ckpt_save_follower_body(struct ckpt_task *task)
 	r = encode_part(save);
 	if (r < 0)
 		return give_up(task, r);
-	/* From here on rank 0 may know of it, and the manifest may name its files. */
+	/* From here on rank 0 may know of this part, and the manifest may name its files. */
 	save->ranks->told = true;
 	save->publishing = true;
 	save->publish_tried = true;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many ranks, one outcome: what rank 0 does until it publishes. */
+/* A save of many ranks: what rank 0 does until it publishes. */
 #include "engine/lineage/lineage.h"
 #include "engine/save/commit.h"
 
@@ -13,7 +13,7 @@
 #include "engine/save/save_state.h"
 
 #define MARGIN_MAX_NS UINT64_C(15000000000)
-/* With more ranks missing than one operation asks for, the next ones get their turn after this, or later. */
+/* If more ranks are missing than one operation can ask for, the next ones are asked for after this time, or later. */
 #define ROUND_NS      UINT64_C(100000000)
 #define NAMED_MAX     8
 
@@ -104,7 +104,7 @@ static bool missing(const struct ckpt_save *save, uint32_t rank)
 	return !save->ranks->all[rank].attempt[0];
 }
 
-/* The next ones of those who are missing. */
+/* Asks for the next missing ranks. */
 static void hear_missing(struct ckpt_save *save)
 {
 	struct ckpt_save_commit *x = save->ranks;
@@ -128,7 +128,7 @@ static void hear_missing(struct ckpt_save *save)
 	ckpt_exchange_call_get(&x->call);
 }
 
-/* One value that was heard. */
+/* Takes one received value. */
 static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *item)
 {
 	struct ckpt_save_commit *x = save->ranks;
@@ -149,7 +149,7 @@ static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *
 	if (record.verdict.code < 0)
 		return ckpt_fail_at(&save->work, CKPT_EABORTED,
 			&(struct ckpt_where){.tier = "local"},
-			"rank %u on node %s failed, so step %llu is of no rank: %s",
+			"rank %u on node %s failed, so step %llu fails on all ranks: %s",
 			record.rank.rank, record.rank.node, (unsigned long long)save->step,
 			record.verdict.reason);
 	if (!ckpt_digest_equal(&record.common, &save->common))
@@ -173,7 +173,7 @@ static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *
 	return 0;
 }
 
-/* Their deadline has come: who they are. */
+/* The deadline has passed: names the missing ranks. */
 static int name_missing(struct ckpt_save *save)
 {
 	const struct ckpt_save_commit *x = save->ranks;
@@ -197,7 +197,7 @@ static int name_missing(struct ckpt_save *save)
 		"rank%s %s of %u %s not said that step %llu is durable there, within %llu s: %s",
 		left > 1 ? "s" : "", names, world, left > 1 ? "have" : "has",
 		(unsigned long long)save->step, (unsigned long long)(save->timeout_ns / 1000000000),
-		x->call.why.code ? x->call.why.message : "see what became of them");
+		x->call.why.code ? x->call.why.message : "check what happened to them");
 }
 
 static int take_records(struct ckpt_save *save)
@@ -209,7 +209,7 @@ static int take_records(struct ckpt_save *save)
 		if (call->items[i].data)
 			r = take_record(save, &call->items[i]);
 	ckpt_exchange_items_clear(call->items, call->count);
-	/* Only of those who were asked for in this round. */
+	/* Only the ranks of this round were asked for. */
 	if (call->task.result == -ETIMEDOUT)
 		r = ckpt_env_now(save->core->parts.env) < deadline_ns(save) ? 0
 									    : name_missing(save);
@@ -230,7 +230,7 @@ static uint64_t sum_bytes(const struct ckpt_save *save)
 	return ckpt_min_u64(sum, INT64_MAX);
 }
 
-/* What a holder leaves to another one that lacks it would be in no shard. */
+/* A tensor that a rank leaves to another rank that lacks it would be in no shard. */
 static int judge_balance(struct ckpt_save *save)
 {
 	const char *differ = save->ranks->differ;
@@ -238,10 +238,10 @@ static int judge_balance(struct ckpt_save *save)
 	if (save->ranks->balance == 0)
 		return 0;
 	return ckpt_fail_at(&save->work, CKPT_EMISMATCH, &(struct ckpt_where){.tier = "local"},
-		"step %llu is of no rank, as it would lack a tensor: of those that several ranks "
-		"hold and one of them saves, some of these ranks lack one, or have it with another "
-		"type or shape%s%s%s; give the ranks of a mesh the same tensors, and mark what is "
-		"a rank's own (in Python: per_rank= of the Checkpointer)",
+		"step %llu fails on all ranks, because it would lack a tensor: of those that "
+		"several ranks hold and one of them saves, some of these ranks lack one, or have "
+		"it with another type or shape%s%s%s; give the ranks of a mesh the same tensors, "
+		"and mark what is a rank's own (in Python: per_rank= of the Checkpointer)",
 		(unsigned long long)save->step, *differ ? " (" : "", differ, *differ ? ")" : "");
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One outcome where every node has a store of its own. The register is a key of the exchange that is put once:
- * rank 0 puts the commit there, or whoever has waited in vain an abort. Only then the manifest goes into the
- * stores, the same bytes into each, and a rank that finds it in its node's store, durable, has its step. What
- * a node does not live to see is brought to it when the stores are opened again (lineage/open_sync.h).
+ * The outcome if every node has its own store. The register is a key of the exchange, which is written once: by rank 0
+ * with the commit, or with an abort by a rank that has waited too long. Only then the same manifest is written to every
+ * store, and a rank that finds it durable in its node's store has its step. A node that dies before that gets it when
+ * the stores are opened again (lineage/open_sync.h).
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "engine/save/saver.h"
 #include "format/sealed.h"
 
-/* A node's leader installs for all of them: the others see it, or do it themselves after this. */
+/* A node's leader installs the manifest for its ranks. They wait this long, then do it themselves. */
 #define PATIENCE_NS UINT64_C(1000000000)
 #define PAUSE_NS    UINT64_C(2000000)
 
@@ -46,7 +46,7 @@ static const char *reason_of(const struct ckpt_save *save, int code)
 	return save->ranks->why.code ? save->ranks->why.message : ckpt_code_text(code);
 }
 
-/* The exchange has not answered: what it holds nobody here knows. */
+/* The exchange has not answered, so this rank does not know the register's contents. */
 static int undecided(struct ckpt_task *task, int code)
 {
 	struct ckpt_save *save = save_of(task);
@@ -54,14 +54,13 @@ static int undecided(struct ckpt_task *task, int code)
 	ckpt_error_clear(&save->work);
 	return give_up(
 		task, ckpt_fail_at(&save->work, -ETIMEDOUT, &(struct ckpt_where){.tier = "local"},
-			      "whether step %llu is committed is not known on rank %u: %s; the "
-			      "next start of "
-			      "the job finds out",
+			      "it is unknown whether step %llu is committed, on rank %u: %s; the "
+			      "next start of the job finds out",
 			      (unsigned long long)save->step, save->core->config.rank,
 			      reason_of(save, code)));
 }
 
-/* It is committed, and this node's store does not say so. */
+/* It is committed, but this node's store does not have the manifest. */
 static int not_installed(struct ckpt_task *task, int code, const char *why)
 {
 	struct ckpt_save *save = save_of(task);
@@ -71,9 +70,8 @@ static int not_installed(struct ckpt_task *task, int code, const char *why)
 	ckpt_error_clear(&save->work);
 	return give_up(
 		task, ckpt_fail_at(&save->work, code, &(struct ckpt_where){.tier = "local"},
-			      "step %llu is committed, and its manifest is not in %s: %s; the next "
-			      "start of the "
-			      "job brings it there",
+			      "step %llu is committed, but its manifest is not in %s: %s; the next "
+			      "start of the job copies it there",
 			      (unsigned long long)save->step, save->core->parts.label, reason));
 }
 
@@ -100,7 +98,7 @@ static void prepare_outcome(struct ckpt_save *save)
 		save->ranks->call.items[0].key, save->core->lineage->generation, save->step);
 }
 
-/* Something else is there: it is the outcome. */
+/* The register is not empty: its contents are the outcome. */
 static int read_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -137,7 +135,7 @@ static int encode_outcome(struct ckpt_save *save, const struct ckpt_verdict *ver
 	return r < 0 ? ckpt_fail(&save->ranks->why, r, "out of memory") : 0;
 }
 
-/* Rank 0. The manifest is made; first what names it is there for all, then that it is so. */
+/* Rank 0. The manifest is complete: it is sent to all, then the register is written. */
 int ckpt_save_commit_nodes_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -155,10 +153,10 @@ int ckpt_save_commit_nodes_body(struct ckpt_task *task)
 	if (x->blob.task.result < 0)
 		return give_up(task,
 			ckpt_fail_at(&save->work, -ETIMEDOUT, &(struct ckpt_where){.tier = "local"},
-				"step %llu is of no rank: its manifest could not be told: %s",
+				"step %llu fails on all ranks: its manifest could not be sent: %s",
 				(unsigned long long)save->step,
 				reason_of(save, x->blob.task.result)));
-	/* From here on the others may hold it. */
+	/* From here on the other ranks may have it. */
 	save->publish_tried = true;
 	save->publishing = true;
 	prepare_outcome(save);
@@ -176,7 +174,7 @@ int ckpt_save_commit_nodes_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Another, which has heard nothing: an abort, unless there is an outcome. `verdict` says why. */
+/* Another rank that has heard nothing: writes an abort, unless there is an outcome. `verdict` has the reason. */
 int ckpt_save_ask_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -234,7 +232,7 @@ static int fetch_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Another: it is committed. */
+/* Another rank: the step is committed. */
 int ckpt_save_receive_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);
@@ -260,7 +258,7 @@ int ckpt_save_receive_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* Into this node's store; another rank may have done it. */
+/* Writes the manifest into this node's store; another rank may have done it. */
 static int install_body(struct ckpt_task *task)
 {
 	struct ckpt_save *save = save_of(task);

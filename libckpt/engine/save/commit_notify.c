@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the other ranks are told at the end of a save, or of one that was refused. */
+/* What the other ranks are told at the end of a save, or about one that was refused. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static int encode_outcome(struct ckpt_save *save)
 	struct ckpt_outcome outcome = save->ranks->outcome;
 
 	outcome.verdict = (struct ckpt_verdict){.code = save->committed ? 0 : save->code};
-	/* Its name may be there, and a power cut may take it away: the next generation settles it. */
+	/* The manifest may exist, and may be lost in a power cut: the next generation settles the step. */
 	outcome.open = !save->committed && !save->ranks->settled && !save->core->config.node_store;
 	ckpt_save_name_subject(save, &outcome.verdict);
 	if (!save->committed)
@@ -50,7 +50,7 @@ static int encode_failure(struct ckpt_save *save)
 	return ckpt_rank_record_encode(&record, &save->ranks->words);
 }
 
-/* Rank 0: how it ended. Another: that it has failed. False: without memory. */
+/* Rank 0: sends the outcome. Other ranks: send their failure. False: out of memory. */
 static bool begin(struct ckpt_save *save, struct ckpt_task *waiter)
 {
 	struct ckpt_core *core = save->core;
@@ -74,9 +74,10 @@ static bool begin(struct ckpt_save *save, struct ckpt_task *waiter)
 }
 
 /*
- * Rank 0, when all have told of this step: nobody asks how those before it ended. Another, when rank 0 has
- * said how it ended: it asks for no part of it, and, unless it only said that it skipped or refused this
- * one, of none before. What was told of a later one meanwhile, that it was skipped or refused, stays.
+ * Whether keys can be deleted. Rank 0, when all ranks have reported this step: nobody asks for outcomes of earlier
+ * ones. Others, when rank 0 has reported the outcome: it needs no part of this step, nor of earlier ones, unless it
+ * only reported that this one was skipped or refused. What was reported meanwhile about a later step (skipped or
+ * refused) stays.
  */
 static bool is_over(const struct ckpt_save *save, const struct ckpt_told *told)
 {
@@ -89,7 +90,7 @@ static bool is_over(const struct ckpt_save *save, const struct ckpt_told *told)
 	return told->step == save->step || (save->committed && told->step < save->step);
 }
 
-/* What does not go with it stays until the session ends. */
+/* What cannot be deleted stays until the session ends. */
 static void drop_blob(struct ckpt_exchange_call *call, const struct ckpt_told *told)
 {
 	char key[CKPT_EXCHANGE_KEY_MAX];
@@ -102,7 +103,7 @@ static void drop_blob(struct ckpt_exchange_call *call, const struct ckpt_told *t
 			ckpt_blob_key(call->items[call->count++].key, key, i);
 }
 
-/* The keys of this rank that nobody asks for any more. False: there are none. */
+/* Selects this rank's keys that nobody needs any more. False: there are none. */
 static bool drop_told(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
@@ -161,7 +162,7 @@ int ckpt_save_notify_body(struct ckpt_task *task)
 
 /* A save that was never begun. */
 
-/* Whether the others can be told, and do not hear it from the step's own save. */
+/* Whether the other ranks can be told, and do not hear it from the step's own save. */
 static bool must_tell_refusal(const struct ckpt_save *save)
 {
 	const struct ckpt_core *core = save->core;
@@ -203,7 +204,7 @@ static int refusal_body(struct ckpt_task *task)
 	struct ckpt_core *core = save->core;
 
 	CKPT_TASK_BEGIN(task);
-	/* Before the first claim there is nothing to tell it under. */
+	/* Before the first claim there is no key to report it under. */
 	if (core->lineage->generation == 0 && core->lineage->heard_generation == 0 &&
 		core->lineage->claiming) {
 		save->ranks->next_early = core->saver->early;
@@ -239,7 +240,7 @@ void ckpt_save_notify_refusal(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
 
-	/* There are not as many at once unless the exchange is dead. */
+	/* There are never as many at once unless the exchange is down. */
 	if (!save->ranks || core->closing ||
 		core->saver->refusals == CKPT_COUNT(core->saver->told)) {
 		ckpt_save_unref(save);

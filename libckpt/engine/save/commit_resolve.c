@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The register of a step of many ranks: it was found taken, so what it holds is the outcome. Rank 0 may find
- * its own commit there, whose answer was lost.
+ * The register of a step of many ranks is not empty: its contents are the outcome. Rank 0 may find its own commit
+ * there, if the answer to it was lost.
  */
 #include <errno.h>
 #include <string.h>
@@ -21,14 +21,14 @@ static struct ckpt_save *save_of(struct ckpt_task *task)
 int ckpt_save_aborted(struct ckpt_save *save, int code, const char *reason)
 {
 	save->ranks->settled = true;
-	/* Whatever was in the way of hearing it does not matter any more. */
+	/* The error of asking does not matter any more. */
 	ckpt_error_clear(&save->work);
 	return ckpt_fail_at(&save->work, code, &(struct ckpt_where){.tier = "local"},
 		"step %llu was %s for all ranks: %s", (unsigned long long)save->step,
 		code == CKPT_ESKIPPED ? "skipped" : "aborted", reason);
 }
 
-/* Whether a commit names what this rank has: nobody else publishes in this generation. */
+/* Whether a commit names this rank's files: no other process may publish in this generation. */
 static bool is_ours(const struct ckpt_save *save, const struct ckpt_manifest *m)
 {
 	uint32_t rank = save->core->config.rank;
@@ -45,7 +45,7 @@ static int take_commit(struct ckpt_save *save, const struct ckpt_manifest *m)
 	if (!is_ours(save, m))
 		return ckpt_fail_at(&save->work, CKPT_EINUSE,
 			&(struct ckpt_where){.tier = "local", .file = save->path},
-			"step %llu of %s holds what another process has published, as rank %u of "
+			"step %llu of %s was published by another process, as rank %u of "
 			"generation %llu: stop that job, or give this one a store of its own",
 			(unsigned long long)save->step, save->core->parts.label,
 			save->core->config.rank,
@@ -119,7 +119,7 @@ int ckpt_save_resolve_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_error_clear(&save->work);
 	save->op.err = &save->work;
-	/* What is there may be so new that a power cut would take its name away. */
+	/* The manifest may be so new that a power cut would remove its name. */
 	ckpt_name_step(save->path, save->core->lineage->generation, save->step);
 	ckpt_store_sync(store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
@@ -131,7 +131,7 @@ int ckpt_save_resolve_body(struct ckpt_task *task)
 	r = save->op.result == 0 ? read_register(save) : save->op.result;
 	if (r != CKPT_EABORTED)
 		return end(task, r);
-	/* By whom: another start of the job settles what it finds. */
+	/* Another start of the job has taken over, and settles what it finds. */
 	save->op.err = NULL;
 	ckpt_store_list(store, &save->op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, save->op.done);

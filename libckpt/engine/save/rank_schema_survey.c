@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Window after window of indexes. */
+/* Reads the indexes in windows. */
 #include "engine/save/rank_schema_survey.h"
 
 #include <errno.h>
@@ -47,7 +47,7 @@ static bool is_wanted(const struct ckpt_schema_survey *s, uint32_t rank)
 	       (!s->only || ckpt_replica_check_has(s->only, rank));
 }
 
-/* False: there is no further rank. */
+/* Starts the next window. False: there are no more ranks. */
 static bool start_window(struct ckpt_schema_survey *s)
 {
 	uint32_t world = s->pick->manifest.world;
@@ -73,7 +73,7 @@ static bool is_read(const struct ckpt_schema_survey *s)
 	return true;
 }
 
-/* Of several failures that of the lowest rank is told; one that only gave up has nothing to tell. */
+/* Of several failures that of the lowest rank counts; one that was only cancelled does not. */
 static int take_window(const struct ckpt_schema_survey *s)
 {
 	for (unsigned i = 0; i < s->way_count; i++) {
@@ -137,7 +137,8 @@ static int check_time(const struct ckpt_schema_survey *s)
 	if (s->next >= world || ckpt_env_now(s->core->parts.env) <= s->until_ns)
 		return 0;
 	return ckpt_fail(s->err, -ETIME,
-		"there was time to read the indexes of %u of %u ranks: raise the timeout of saves",
+		"there was time to read the indexes of only %u of %u ranks: raise the timeout of "
+		"saves",
 		s->next, world);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What several ranks hold alike, and one of them saves: it is proved before a step is committed. */
+/* What several ranks hold alike and one of them saves is compared before a step is committed. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,19 +9,18 @@
 #include "engine/save/save_state.h"
 #include "engine/save/saver.h"
 
-/* What all ranks are told of a failure has room for so many words. */
+/* Space for the description in a failure that is sent to all ranks. */
 #define WORDS_MAX 320
 
-/* Digests would be of a part of what other ranks have digests of. */
+/* This rank cannot take the digests that the others take. */
 static bool is_blind(const struct ckpt_save *save)
 {
 	uint64_t blind = save->alike.devices & ~ckpt_save_lookers(save);
 
 	if (blind && ckpt_core_note_unchecked(save->core, CKPT_UNCHECKED_GPU))
 		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
-			"%s: whether ranks differ in what they hold alike is not found out, as GPU "
-			"%d "
-			"takes no samples of its memory: %s",
+			"%s: cannot check whether ranks differ in what they hold alike, because "
+			"GPU %d cannot sample its memory: %s",
 			save->core->parts.label, __builtin_ctzll(blind) - 1,
 			ckpt_devices_get(
 				save->core->parts.devices, (uint32_t)__builtin_ctzll(blind))
@@ -38,14 +37,14 @@ static enum ckpt_replica_digest_mode mode_of(struct ckpt_save *save)
 		       : CKPT_REPLICA_DIGEST_FULL;
 }
 
-/* The others compare what they have, and hear that this rank has compared nothing. */
+/* The other ranks compare what they have, and hear that this one has compared nothing. */
 static void go_without(struct ckpt_save *save, const char *why)
 {
 	ckpt_replica_digest_go_without(&save->alike);
 	if (ckpt_core_note_unchecked(save->core, CKPT_UNCHECKED_MEMORY))
 		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
-			"%s: whether what this rank holds at step %llu is what others hold is not "
-			"found out, and it is saved all the same: %s",
+			"%s: cannot check whether this rank and others differ at step %llu: the "
+			"step is saved without this check: %s",
 			save->core->parts.label, (unsigned long long)save->step, why);
 }
 
@@ -59,9 +58,9 @@ void ckpt_save_take_replicas(struct ckpt_save *save)
 {
 	if (save->alike.given_count == 0)
 		return;
-	/* What all ranks know, and nothing else, says which lines are looked at. */
+	/* The sampled lines depend only on what all ranks know. */
 	save->alike_seed = ckpt_sample_mix(save->step);
-	/* Rank 0 has no names of groups that it is not in: any rank may have to know them. */
+	/* Rank 0 has no names of groups that it does not belong to, so any rank may need to keep them. */
 	if (ckpt_replica_digest_take(&save->alike, mode_of(save), save->alike_seed, true) < 0)
 		go_without(save, "out of memory");
 }
@@ -72,7 +71,7 @@ static void sampled(struct ckpt_copy_batch *batch)
 
 	save->working--;
 	ckpt_pipeline_say_staged(save);
-	/* A GPU that is lost fails what is copied from it. */
+	/* If a GPU is lost, the copies from it fail anyway. */
 	if (batch->code == 0)
 		ckpt_replica_digest_add_late(&save->alike);
 	else if (!save->code)
@@ -108,7 +107,7 @@ void ckpt_save_report_replicas(const struct ckpt_save *save, char out[CKPT_REPLI
 	ckpt_replica_digest_encode(&save->alike, out);
 }
 
-/* What tells a state that was never alike from one that has become different. */
+/* Distinguishes state that never was alike from state that has become different. */
 static void word_before(const struct ckpt_save *save,
 	const struct ckpt_replica_digest_finding *found, char *out, size_t size)
 {
@@ -116,9 +115,8 @@ static void word_before(const struct ckpt_save *save,
 	if (save->core->saver->any_alike && (save->alike.mode == CKPT_REPLICA_DIGEST_SAMPLES ||
 						    (found->name_count > 0 && !found->fresh)))
 		(void)snprintf(out, size,
-			" (they were alike at step %llu: one may have a memory that fails, or "
-			"computes "
-			"in another order)",
+			" (they were alike at step %llu: the memory of one may be faulty, or "
+			"computes in another order)",
 			(unsigned long long)save->core->saver->alike_step);
 }
 
@@ -136,7 +134,7 @@ int ckpt_save_judge_replicas(struct ckpt_save *save)
 	const struct ckpt_replica_digest_finding found =
 		ckpt_replica_digest_compare(&x->alike, &save->alike);
 	x->outcome.alike = x->alike.count > 0 && !x->alike.mixed;
-	/* Samples alone are no reason to write no more copies. */
+	/* Samples alone are not enough to stop writing copies. */
 	x->outcome.compared = x->alike.split.compared && !x->alike.mixed;
 	x->outcome.differ = x->alike.split.differ;
 	ckpt_replica_digest_forget(&x->alike);
@@ -144,14 +142,14 @@ int ckpt_save_judge_replicas(struct ckpt_save *save)
 		return 0;
 	if (found.name_count == 0)
 		ckpt_replica_digest_clue_encode(&found.clue, x->outcome.clue);
-	/* What was found is not forgotten because the next samples miss it: every byte is digested again. */
+	/* The next samples may miss the difference, so every byte is compared again. */
 	ckpt_replica_digest_unprove(&save->core->saver->alike_proved);
 	if (x->balance != 0) {
 		ckpt_replica_digest_word_lack(&found, x->differ, CKPT_DIFFER_MAX);
 		return 0;
 	}
 	if (save->core->config.tolerant) {
-		/* So that all ranks look at every byte again. What differs in boxes does not ask for that. */
+		/* Then all ranks compare every byte again. Differences in boxes do not need that. */
 		x->outcome.alike = false;
 		x->outcome.compared = false;
 		ckpt_replica_digest_word(&found, x->differ, CKPT_DIFFER_MAX);
@@ -162,10 +160,9 @@ int ckpt_save_judge_replicas(struct ckpt_save *save)
 	return ckpt_fail_at(&save->work, CKPT_EREPLICA,
 		&(struct ckpt_where){
 			.tier = "memory", .tensor = found.name_count > 0 ? found.names[0] : NULL},
-		"step %llu is of no rank: %s, and one rank would save it for all%s; say what is "
-		"each "
-		"rank's own (in Python: per_rank=), or have the step committed with a warning "
-		"(replicas=\"warn\")",
+		"step %llu fails on all ranks: %s, and one rank would save it for all%s; mark what "
+		"is each rank's own (in Python: per_rank=), or have the step committed with a "
+		"warning (replicas=\"warn\")",
 		(unsigned long long)save->step, words, before);
 }
 
@@ -196,9 +193,9 @@ void ckpt_save_note_replicas(struct ckpt_save *save)
 		return;
 	if (x->differ[0])
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
-			"step %llu is committed, and %s: readers are given what one of them wrote",
+			"step %llu is committed, although %s: readers get what one of them wrote",
 			(unsigned long long)save->step, x->differ);
-	/* Also where this rank has compared nothing: all ranks count the same commits. */
+	/* Also if this rank has compared nothing: all ranks must count the same commits. */
 	if (x->outcome.alike)
 		ckpt_replica_digest_next_turn(&core->saver->alike_proved);
 	if (save->alike.mode == CKPT_REPLICA_DIGEST_NONE)
@@ -206,7 +203,7 @@ void ckpt_save_note_replicas(struct ckpt_save *save)
 	ckpt_replica_digest_learn_own(&core->saver->alike_owned, &save->alike,
 		&(struct ckpt_replica_digest_split){
 			.compared = x->outcome.compared, .differ = x->outcome.differ});
-	/* Where ranks do not have a proof of the same, samples alone were compared: then all begin anew. */
+	/* If ranks have different proofs, only samples were compared: then all start again. */
 	if (!x->outcome.alike)
 		ckpt_replica_digest_unprove(&core->saver->alike_proved);
 	else if (save->alike.mode == CKPT_REPLICA_DIGEST_FULL)

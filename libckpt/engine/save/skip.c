@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a step is skipped is for rank 0 to say, whose last save is the last to end: were each to decide
- * for itself, they would begin different steps, and wait for each other.
+ * Only rank 0 decides whether a step is skipped, because its last save is the last to end. If each rank decided for
+ * itself, they would begin different steps and wait for each other.
  */
 #include <errno.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static int take(struct ckpt_skipper *s)
 	int r = ckpt_outcome_decode(item->data, item->length, item->key, NULL, &outcome);
 	if (r == 0)
 		r = ckpt_verdict_check(&outcome.verdict, &asked, item->key, NULL);
-	/* Anything else is for the save to find, when it has begun. */
+	/* The save finds any other outcome when it has begun. */
 	if (r < 0 || outcome.verdict.code != CKPT_ESKIPPED)
 		return 0;
 	return ckpt_fail(&s->command.error, CKPT_ESKIPPED,
@@ -59,7 +59,7 @@ int ckpt_skipper_body(struct ckpt_task *task)
 	core->saver->skipper = NULL;
 	r = s->call.task.result == 0 ? take(s) : 0;
 	ckpt_exchange_items_clear(s->call.items, 1);
-	/* It is over for this rank as well: a step is skipped once. */
+	/* It is over for this rank, too: a step is skipped once. */
 	if (r == CKPT_ESKIPPED &&
 		(!core->lineage->any_step || s->step > core->lineage->last_step)) {
 		core->lineage->any_step = true;

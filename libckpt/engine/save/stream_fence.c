@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the user's thread does before its tensors may be changed, and which streams of GPUs take part in that. */
+/* The fence of a save, on the user's thread, and the GPU streams that take part in it. */
 #include <errno.h>
 
 #include "base/alloc.h"
@@ -7,7 +7,7 @@
 #include "base/thread.h"
 #include "engine/save/save_state.h"
 
-/* More would be a mistake: a few per GPU. */
+/* A few per GPU are normal; more would be a mistake. */
 #define STREAMS_MAX 1024
 
 static int number_of(const struct ckpt_stream *stream)
@@ -22,11 +22,11 @@ int ckpt_save_put_streams(struct ckpt_save *save, const struct ckpt_stream *stre
 
 	if (count > STREAMS_MAX)
 		return ckpt_fail(
-			err, -E2BIG, "%zu streams: at most %d are held", count, STREAMS_MAX);
+			err, -E2BIG, "%zu streams: at most %d are allowed", count, STREAMS_MAX);
 	for (size_t i = 0; i < count; i++)
 		if (number_of(&streams[i]) <= 0 || streams[i].reserved)
 			return ckpt_fail(err, -EINVAL,
-				"stream %zu: device kind %u, index %d, reserved %u is no GPU", i,
+				"stream %zu: device kind %u, index %d, reserved %u is not a GPU", i,
 				streams[i].device, streams[i].device_index, streams[i].reserved);
 	if (count > 0) {
 		copies = ckpt_memdup(streams, count * sizeof(*streams));
@@ -60,7 +60,7 @@ int ckpt_save_follow(struct ckpt_save *save, struct ckpt_error *err)
 	return r;
 }
 
-/* A GPU without a stream: nothing can wait there but the host. */
+/* Whether a GPU has no stream here: then only the host can wait. */
 static bool unstreamed(const struct ckpt_save *save)
 {
 	uint64_t left = save->devices & ~UINT64_C(1);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Samples of the tensors of a save: lines that are hashed at its start and at its fence, to see what has changed. */
+/* Samples of a save's tensors: some cache lines are hashed at its start and at its fence, to detect changes. */
 #include <errno.h>
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 
 #define AHEAD 4
 
-/* Every line of a sample is a miss of the caches: some are under way while others are hashed. */
+/* Each sampled line is a cache miss, so some are prefetched while others are hashed. */
 static uint64_t sample(const struct ckpt_save *save, size_t segment)
 {
 	const struct ckpt_plan *plan = save->plan;
@@ -56,7 +56,7 @@ static int check_plan(const struct ckpt_save *save, struct ckpt_error *err)
 	return 0;
 }
 
-/* Meanwhile it may fail, and another thread start the next one, which would like to have the plan. */
+/* The save may fail meanwhile, and another thread may start the next one and take the plan. */
 int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
 {
 	int r = 0;
@@ -67,7 +67,7 @@ int ckpt_save_check_samples(struct ckpt_save *save, struct ckpt_error *err)
 	return r;
 }
 
-/* The devices that take samples themselves. */
+/* Bits of the devices that take samples themselves. */
 uint64_t ckpt_save_lookers(const struct ckpt_save *save)
 {
 	uint64_t mask = 0;
@@ -103,7 +103,7 @@ static void take(struct ckpt_save *save, const struct ckpt_copy_batch *batch)
 	if (batch->code < 0)
 		ckpt_save_stop(
 			save, ckpt_fail(&save->work, batch->code,
-				      "cannot look whether tensors of step %llu were changed: %s",
+				      "cannot check whether tensors of step %llu were changed: %s",
 				      (unsigned long long)save->step, batch->error->message));
 	else if (batch->torn >= 0)
 		ckpt_save_stop(
@@ -147,7 +147,7 @@ static void look_run(struct ckpt_node *node)
 {
 	struct ckpt_save *save = CKPT_CONTAINER(node, struct ckpt_save, look_node);
 
-	/* Whoever waits for LOOKED waits for the end as well. */
+	/* Whoever waits for LOOKED also waits for the end. */
 	if (!save->code && !save->ended) {
 		save->look.done = looked;
 		save->looking = true;

@@ -96,7 +96,7 @@ static void test_shapes(void **state)
 	struct ckpt_tensor t = plain;
 
 	t.shape = NULL;
-	refused(s, &t, -EINVAL, "has no shape");
+	refused(s, &t, -EINVAL, "there is no shape");
 	t.shape = flat;
 	t.ndim = CKPT_NDIM_MAX + 1;
 	refused(s, &t, -EINVAL, "ndim");
@@ -126,9 +126,9 @@ static void test_memory(void **state)
 	refused(s, &t, -EINVAL, "device kind 2");
 	t.device = CKPT_DEVICE_CUDA;
 	t.device_index = -1;
-	refused(s, &t, -EINVAL, "index -1 is not known");
+	refused(s, &t, -EINVAL, "index -1");
 	t.device_index = CKPT_GPUS_MAX;
-	refused(s, &t, -EINVAL, "index 63 is not known");
+	refused(s, &t, -EINVAL, "index 63");
 	t = plain;
 	t.flags = CKPT_TENSOR_VARIES << 1;
 	refused(s, &t, -EINVAL, "flags");
@@ -150,7 +150,7 @@ static void test_boxes(void **state)
 	refused(s, &t, -EINVAL, "tensor w has a global_start and no global_shape");
 	t.global_shape = five;
 	t.global_start = two;
-	refused(s, &t, -EINVAL, "tensor w has a box that reaches out of its global_shape");
+	refused(s, &t, -EINVAL, "tensor w has a box that exceeds its global_shape");
 	t.global_start = one;
 	assert_int_equal(ckpt_save_put_tensors(s->save, &t, 1, &s->err), 0);
 	assert_int_equal(s->save->tensors[0].global_start[0], 1);

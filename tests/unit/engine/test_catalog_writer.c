@@ -119,7 +119,8 @@ static void test_none(void **state)
 			(struct io_fault_rule){.op = ops[i], .path = ".catalog", .error = -EIO});
 		named_save(s, WORLD, 1 + 3 * i, 500 + i);
 		assert_int_equal(named_by(s, 1, 1 + 3 * i).bytes, 0);
-		assert_true(core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "there is no catalog"));
+		assert_true(
+			core_rig_logged(&s->rank[0], CKPT_LOG_WARN, "cannot write the catalog"));
 		io_fault_clear(&s->rank[0].fault);
 		named_save(s, WORLD, 2 + 3 * i, 500 + i);
 		assert_int_equal(named_by(s, 1, 2 + 3 * i).bytes, 0);

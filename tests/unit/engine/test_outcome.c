@@ -158,7 +158,7 @@ static void test_unknown(void **state)
 		rank_rig_sleep(s, 300);
 		for (uint32_t rank = 0; rank < RANK_RIG_RANKS; rank++)
 			assert_int_equal(rank_rig_end(s, rank), -EIO);
-		rank_rig_check_says(s, 2, "not known, on no rank");
+		rank_rig_check_says(s, 2, "no rank knows whether step");
 		assert_int_equal(access(rank_rig_manifest(s, step), F_OK), 0);
 		assert_int_equal(core_rig_read(&s->rank[0], step, CKPT_SINK_NONE), 0);
 	}
@@ -180,12 +180,12 @@ static void test_late_for_the_register(void **state)
 	for (unsigned i = 0; i < 800 && !rank_rig_ended(s, 1); i++)
 		core_rig_sleep(&s->rank[1], 5);
 	assert_int_equal(rank_rig_end(s, 1), CKPT_EABORTED);
-	rank_rig_check_says(s, 1, "rank 1 on node rig has not heard how it ended");
+	rank_rig_check_says(s, 1, "rank 1 on node rig has not received its outcome");
 	assert_int_equal(access(rank_rig_manifest(s, 1), F_OK), 0);
 	rank_rig_begin(s, 0, 1);
 	rank_rig_sleep(s, 300);
 	assert_int_equal(rank_rig_end(s, 0), CKPT_EABORTED);
-	rank_rig_check_says(s, 0, "rank 1 on node rig has not heard how it ended");
+	rank_rig_check_says(s, 0, "rank 1 on node rig has not received its outcome");
 	assert_int_equal(access(rank_rig_told(s, "g1-s1"), F_OK), 0);
 	/* Only the record is left. */
 	assert_int_equal(scratch_count(scratch_join(s->dir, "g000001/step-0000000001")), 1);
@@ -213,7 +213,7 @@ static void test_late_for_the_exchange(void **state)
 	rank_rig_begin(s, 0, 1);
 	rank_rig_sleep(s, 300);
 	assert_int_equal(rank_rig_end(s, 0), CKPT_EABORTED);
-	rank_rig_check_says(s, 0, "rank 1 on node other has not heard how it ended");
+	rank_rig_check_says(s, 0, "rank 1 on node other has not received its outcome");
 	assert_int_equal(access(rank_rig_manifest(s, 1), F_OK), -1);
 	assert_int_equal(scratch_count(scratch_join(s->dir, "g000001")), 0);
 	assert_null(ckpt_scan_find(&s->rank[0].core.lineage->scan, 1, 1));

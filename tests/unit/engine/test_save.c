@@ -199,7 +199,7 @@ static void test_deadline_while_publishing(void **state)
 	await_latch(ckpt_save_latch(save), CKPT_DONE_GONE);
 	assert_int_equal(ckpt_save_failure(save)->code, -ETIMEDOUT);
 	assert_false(ckpt_latch_get(ckpt_save_latch(save)) & CKPT_DONE_LOCAL);
-	assert_true(rig_logged(&s->rig, CKPT_LOG_INFO, "had been given up"));
+	assert_true(rig_logged(&s->rig, CKPT_LOG_INFO, "had been reported as failed"));
 	assert_int_equal(s->rig.core.stats.saves_failed, 0);
 	assert_int_equal(s->rig.core.stats.saves_committed, 1);
 	ckpt_save_unref(save);
@@ -247,7 +247,7 @@ static void test_deadline_and_not_published(void **state)
 	steal_manifest(s);
 	let_go(s, save);
 	assert_true(rig_logged(&s->rig, CKPT_LOG_WARN, "answered at last"));
-	assert_true(holds(scratch_find(s->dir, "manifest.json"), "being published, which failed"));
+	assert_true(holds(scratch_find(s->dir, "manifest.json"), "and publishing failed"));
 	assert_null(scratch_find(s->dir, ".safetensors"));
 	assert_int_equal(s->rig.core.stats.saves_failed, 1);
 	assert_int_equal(s->rig.core.stats.saves_committed, 0);

@@ -357,7 +357,7 @@ static void test_late(void **state)
 	for (uint32_t rank = 0; rank < WORLD; rank++)
 		assert_int_equal(rank_rig_end(s, rank), 0);
 	assert_true(core_rig_logged(
-		rig, CKPT_LOG_WARN, "there was time to read the indexes of 2 of 3 ranks"));
+		rig, CKPT_LOG_WARN, "there was time to read the indexes of only 2 of 3 ranks"));
 	assert_int_equal(named_by(s, 1, 1).bytes, 0);
 	io_fault_clear(&rig->fault);
 	unsigned rule = watch_reads(rig);

@@ -410,7 +410,7 @@ static void test_refusals(void **state)
 	t = good, t.name = NULL;
 	refused(t, -EINVAL, "no tensor name");
 	t = good, t.name = "layer.77";
-	refused(t, CKPT_EMISMATCH, "holds no tensor");
+	refused(t, CKPT_EMISMATCH, "has no tensor");
 	t = good, t.dtype = e->dtype == CKPT_F32 ? CKPT_F64 : CKPT_F32;
 	refused(t, CKPT_EMISMATCH, ckpt_dtype_name(e->dtype));
 	t = good, t.dtype = CKPT_DTYPE_END;
@@ -444,9 +444,9 @@ static void test_refusals(void **state)
 	t = good, t.data = NULL;
 	refused(t, -EINVAL, "no memory");
 	t = good, t.start = one, t.shape = e->shape, t.ndim = 3, t.length = 4;
-	refused(t, -EINVAL, "one or the other");
+	refused(t, -EINVAL, "use one of them");
 	t = good, t.start = one, t.shape = e->shape, t.ndim = 3, t.offset = 4;
-	refused(t, -EINVAL, "one or the other");
+	refused(t, -EINVAL, "use one of them");
 	t = good, t.start = one, t.shape = e->shape, t.ndim = 3;
 	refused(t, CKPT_EMISMATCH, "from [1, 0, 0] on");
 	t = good, t.start = one, t.shape = e->shape, t.ndim = 2;
