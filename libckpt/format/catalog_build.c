@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Putting a catalog together, rank after rank. Of every tensor only the records that are not written yet are
- * kept, one a level: boxes that follow each other regularly are a record of one loop, such records one of two
- * loops, and so on.
+ * Builds a catalog, rank by rank. Of every tensor only the records that are not written yet are in memory, one per
+ * level: boxes in a regular sequence are a record with one loop, such records one with two loops, and so on.
  */
 #include <ckpt/version.h>
 #include <errno.h>
@@ -18,11 +17,11 @@
 
 #define LEVELS    CKPT_CATALOG_LOOPS
 #define SLOTS_MIN 64
-#define LIST_MIN  256 /* bytes that a buffer takes at least */
+#define LIST_MIN  256 /* initial size of a buffer */
 
 /*
- * A record under way, and how many like it follow: words, because most tensors have few dimensions. Behind
- * these: start, shape, delta (of those that follow), and LEVELS loops of count, stride, delta.
+ * A pending record, and how many similar ones follow, as an array of words, because most tensors have few dimensions.
+ * Followed by start, shape, delta (between records), and LEVELS loops of count, stride, delta.
  */
 enum word { RANK, LOOPS, COUNT, STRIDE, DIMS };
 
@@ -31,30 +30,30 @@ struct made {
 	char *name;
 	char *target;   /* of an alias; NULL: a tensor */
 	uint64_t hash;  /* of the name */
-	uint32_t first; /* rank that gave it */
+	uint32_t first; /* first rank that has it */
 	uint32_t dtype;
 	uint32_t ndim;
-	uint32_t number;  /* when all are in order */
-	int64_t *shape;   /* of the whole */
-	int64_t *pending; /* LEVELS records; COUNT 0: none; and room for two more */
-	uint64_t next;    /* rank behind the last one that was written */
+	uint32_t number;  /* index after sorting */
+	int64_t *shape;   /* of the complete tensor */
+	int64_t *pending; /* LEVELS records; COUNT 0: none; and two spare ones */
+	uint64_t next;    /* rank after the last one written */
 	struct ckpt_buf list;
 };
 
 struct ckpt_catalog_builder {
 	uint32_t world;
-	uint32_t next;  /* rank */
-	uint32_t added; /* ranks */
+	uint32_t next;  /* lowest rank that may be added */
+	uint32_t added; /* number of ranks */
 	bool finished;
 	struct made *made;
 	size_t count;
 	size_t room;
-	uint32_t *slots; /* number in `made` and 1, by hash; a power of two */
+	uint32_t *slots; /* hash table of index in `made` + 1; a power of two */
 	size_t slot_count;
 	struct ckpt_catalog_limits limits;
 	uint64_t bytes; /* of all lists so far */
-	uint64_t names; /* bytes of all entries of the directory so far */
-	uint64_t held;  /* bytes of memory for them, about */
+	uint64_t names; /* of all directory entries so far */
+	uint64_t held;  /* memory used for them, approximately */
 };
 
 int ckpt_catalog_builder_new(uint32_t world, const struct ckpt_catalog_limits *limits,
@@ -129,7 +128,7 @@ static int64_t *loop_of(const struct made *m, int64_t *record, size_t loop)
 	return record + DIMS + 3 * (size_t)m->ndim + loop * loop_words(m);
 }
 
-/* Of one shape, and of the same loops: those that are not there are zero. */
+/* Whether two records have equal shapes and loops; missing loops are zero. */
 static bool alike(const struct made *m, int64_t *a, int64_t *b)
 {
 	size_t dims = m->ndim * sizeof(int64_t);
@@ -139,7 +138,7 @@ static bool alike(const struct made *m, int64_t *a, int64_t *b)
 		       LEVELS * loop_words(m) * sizeof(int64_t)) == 0;
 }
 
-/* The record goes on as those of the level do. False: it does not, and nothing has changed. */
+/* Extends the level by the record. False: it does not fit, and nothing was changed. */
 static bool extend(const struct made *m, int64_t *level, int64_t *record)
 {
 	const int64_t *from = start_of(level);
@@ -168,7 +167,7 @@ static bool extend(const struct made *m, int64_t *level, int64_t *record)
 	return true;
 }
 
-/* Those of a level as one record. */
+/* Turns the records of a level into one record. */
 static void close_level(const struct made *m, int64_t *level)
 {
 	if (level[COUNT] > 1) {
@@ -205,7 +204,7 @@ static void write_record(struct made *m, int64_t *record)
 	m->next = last + 1;
 }
 
-/* Hands a record, which is in the first of the two spare ones, to the levels from this one on. */
+/* Passes the record in the first spare place to the levels from this one on. */
 static void hand_up(struct made *m, size_t level)
 {
 	size_t bytes = record_words(m) * sizeof(int64_t);
@@ -229,7 +228,7 @@ static void hand_up(struct made *m, size_t level)
 	write_record(m, record);
 }
 
-/* What is under way is written: the lower a level is, the later its ranks are. */
+/* Writes pending records, the highest level first, because its ranks are the lowest. */
 static void flush(struct made *m)
 {
 	for (size_t level = 0; level < LEVELS; level++) {
@@ -269,7 +268,7 @@ static struct made *find(const struct ckpt_catalog_builder *b, const char *name,
 	return NULL;
 }
 
-/* Room for one more. At most half of the slots are taken. */
+/* Makes space for one more name. At most half of the slots are used. */
 static int grow_names(struct ckpt_catalog_builder *b)
 {
 	if (b->count == b->room) {
@@ -301,7 +300,7 @@ static const int64_t *whole_of(const struct ckpt_entry *e)
 	return e->global_shape ? e->global_shape : e->shape;
 }
 
-/* What put_entry() will write, and what it costs until then. */
+/* Counts what put_entry() will write, and the memory until then. */
 static void count_name(struct ckpt_catalog_builder *b, const struct made *m)
 {
 	size_t length = strlen(m->name);
@@ -312,7 +311,7 @@ static void count_name(struct ckpt_catalog_builder *b, const struct made *m)
 		b->held += record_words(m) * (LEVELS + 2) * sizeof(int64_t);
 }
 
-/* A name that was not there. `entry` NULL: an alias of `target`. NULL: no memory. */
+/* Adds a new name. `entry` NULL: an alias of `target`. NULL: out of memory. */
 static struct made *add_name(struct ckpt_catalog_builder *b, const char *name, uint64_t hash,
 	const struct ckpt_entry *entry, const char *target)
 {
@@ -364,8 +363,7 @@ static int fail_apart(const struct ckpt_catalog_builder *b, const struct made *m
 	put_text(&text, m, entry, target);
 	ckpt_buf_printf(&text,
 		" says rank %u; one name is one tensor of the whole job, and what is each rank's "
-		"own "
-		"needs a name of its own",
+		"own needs a name of its own",
 		b->next);
 	int r = ckpt_fail_at(err, CKPT_EFORMAT, &(struct ckpt_where){.tensor = m->name},
 		"the ranks do not agree about '%.200s': %.*s", m->name,
@@ -485,7 +483,7 @@ static void put_entry(
 	if (m->target) {
 		uint64_t hash = ckpt_hash64(m->target, strlen(m->target), 0);
 
-		/* Its rank holds it: the layout has seen to that. */
+		/* The layout has checked that its rank holds the target. */
 		ckpt_buf_put_le32(out, find(b, m->target, hash)->number);
 		ckpt_buf_put(out, m->name, length);
 		return;
@@ -513,7 +511,7 @@ static void put_head(struct ckpt_buf *out, const struct ckpt_catalog_builder *b,
 	ckpt_buf_put_le64(out, b->bytes);
 }
 
-/* All in order. NULL: no memory. */
+/* Sorted. NULL: out of memory. */
 static struct made **sort_names(struct ckpt_catalog_builder *b, size_t *ret_tensors)
 {
 	struct made **order = ckpt_alloc_array(b->count, sizeof(struct made *));

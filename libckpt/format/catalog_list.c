@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who holds what of a tensor: the list of a catalog, and finding boxes in it. */
+/* The list of a tensor in a catalog, and searching it. */
 #include <string.h>
 
 #include "base/error.h"
@@ -21,8 +21,8 @@ int ckpt_catalog_open_list(const struct ckpt_layout_catalog *catalog,
 
 	if (!ckpt_digest_equal(&digest, &tensor->digest))
 		return ckpt_fail_at(err, CKPT_EINTEGRITY, &where,
-			"%s: who holds '%.200s' differs from its digest: the file is damaged", file,
-			tensor->name);
+			"%s: the list of '%.200s' differs from its digest: the file is damaged",
+			file, tensor->name);
 	while (at < end) {
 		const char *bad =
 			ckpt_catalog_read_run(&at, end, least, tensor, catalog->world, &run);
@@ -30,7 +30,7 @@ int ckpt_catalog_open_list(const struct ckpt_layout_catalog *catalog,
 
 		if (bad)
 			return ckpt_fail_at(err, CKPT_EFORMAT, &where,
-				"%s: who holds '%.200s' has %s", file, tensor->name, bad);
+				"%s: the list of '%.200s' has %s", file, tensor->name, bad);
 		least = run.rank + run.span + 1;
 		for (uint32_t k = 0; k < run.loops; k++)
 			boxes *= run.loop[k].count;
@@ -40,7 +40,7 @@ int ckpt_catalog_open_list(const struct ckpt_layout_catalog *catalog,
 	return 0;
 }
 
-/* The next record of a list that has been checked. False: there is none. */
+/* The next record of a checked list. False: there is none. */
 static bool read_next(const struct ckpt_catalog_list *list, const unsigned char **at,
 	uint64_t *least, struct ckpt_catalog_run *run)
 {
@@ -65,13 +65,13 @@ void ckpt_catalog_walk_begin(struct ckpt_catalog_walk *walk, const struct ckpt_c
 	for (uint32_t d = 0; shape && d < list->tensor->ndim; d++) {
 		walk->low[d] = start ? start[d] : 0;
 		walk->high[d] = walk->low[d] + shape[d];
-		/* What is empty shares nothing. */
+		/* An empty box shares no element. */
 		if (shape[d] == 0)
 			walk->next = list->data + list->tensor->bytes;
 	}
 }
 
-/* Turns [first, end) into those of it for which base + i * delta > 0. */
+/* Reduces [first, end) to the indexes i with base + i * delta > 0. */
 static void narrow(int64_t base, int64_t delta, uint64_t *first, uint64_t *end)
 {
 	if (delta == 0 && base <= 0)
@@ -82,7 +82,7 @@ static void narrow(int64_t base, int64_t delta, uint64_t *first, uint64_t *end)
 		*end = base <= 0 ? 0 : ckpt_min_u64(*end, (uint64_t)((base - 1) / -delta) + 1);
 }
 
-/* Which turns of loop `k` may meet what is wanted, as the loops around it stand. */
+/* Sets which indexes of loop `k` may match, for the current indexes of the outer loops. */
 static void set_range(struct ckpt_catalog_walk *w, uint32_t k)
 {
 	const struct ckpt_catalog_run *run = &w->run;
@@ -107,7 +107,7 @@ static void place(struct ckpt_catalog_walk *w, uint32_t k)
 		w->base[k][d] = w->base[k + 1][d] + w->run.loop[k].delta[d] * (int64_t)w->at[k];
 }
 
-/* On by one turn of loop `*k`, or of the first around it that has one more. False: the record is over. */
+/* Advances loop `*k`, or the next outer one that has more. False: the record is finished. */
 static bool turn(struct ckpt_catalog_walk *w, uint32_t *k)
 {
 	for (; *k < w->run.loops; (*k)++) {
@@ -120,7 +120,7 @@ static bool turn(struct ckpt_catalog_walk *w, uint32_t *k)
 	return false;
 }
 
-/* Enters the loops within `k`, whose start is set, up to a box that meets. False: the record is over. */
+/* Enters the inner loops of `k`, whose start is set, up to a matching box. False: the record is finished. */
 static bool enter(struct ckpt_catalog_walk *w, uint32_t k)
 {
 	while (k > 0) {
@@ -178,13 +178,13 @@ bool ckpt_catalog_walk_next(struct ckpt_catalog_walk *walk, struct ckpt_catalog_
 	return true;
 }
 
-/* Which turn of each loop is rank `rank`. False: none. */
+/* The loop indexes of rank `rank`. False: none. */
 static bool find_turns(
 	const struct ckpt_catalog_run *run, uint32_t rank, uint32_t at[CKPT_CATALOG_LOOPS])
 {
 	uint32_t left = rank - run->rank;
 
-	/* What a loop holds spans less than its stride. */
+	/* The inner loops span less than the stride of a loop. */
 	for (uint32_t k = run->loops; k-- > 0;) {
 		at[k] = left / run->loop[k].stride;
 		if (at[k] >= run->loop[k].count)

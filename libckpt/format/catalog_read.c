@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading the root of a catalog back, from bytes that nobody vouches for. */
+/* Decodes the root of a catalog, from untrusted bytes. */
 #include <ckpt/version.h>
 #include <errno.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "format/sealed.h"
 
 #define HEAD_MAX     4096 /* of any later minor version */
-#define TENSOR_BYTES 28   /* of an entry, without name and shape */
+#define TENSOR_BYTES 28   /* of an entry without name and shape */
 #define ALIAS_BYTES  6
 
 struct head {
@@ -26,13 +26,13 @@ struct head {
 	uint64_t lists;
 };
 
-/* What is read, twice: once to count, once to keep. */
+/* Parses twice: first to count, then to store. */
 struct cursor {
 	const unsigned char *at;
 	const unsigned char *end;
 	const char *file;
 	struct ckpt_error *err;
-	struct ckpt_layout_catalog *keep; /* NULL: counts */
+	struct ckpt_layout_catalog *keep; /* NULL: only count */
 	size_t texts;
 	size_t dims;
 	uint64_t offset; /* of the next list */
@@ -71,7 +71,8 @@ int ckpt_layout_catalog_measure(const void *head, size_t length, const char *fil
 	if (length < CKPT_CATALOG_HEAD_BYTES)
 		return refuse(err, CKPT_EFORMAT, file, "is too short to be a catalog");
 	if (memcmp(data, CKPT_CATALOG_MAGIC, CKPT_CATALOG_MAGIC_BYTES) != 0)
-		return refuse(err, CKPT_EFORMAT, file, "does not begin as a catalog does");
+		return refuse(
+			err, CKPT_EFORMAT, file, "does not begin with the magic of a catalog");
 	int r = ckpt_format_check(ckpt_le32(data + 8), ckpt_le32(data + 12), file, err);
 	if (r < 0)
 		return r;
@@ -92,7 +93,7 @@ static int bad_entry(struct cursor *c, const char *why)
 	return refuse(c->err, CKPT_EFORMAT, c->file, why);
 }
 
-/* The next bytes of the directory. NULL: there are not so many. */
+/* The next bytes of the directory. NULL: there are fewer. */
 static const unsigned char *take(struct cursor *c, size_t bytes)
 {
 	const unsigned char *at = c->at;
@@ -103,14 +104,14 @@ static const unsigned char *take(struct cursor *c, size_t bytes)
 	return at;
 }
 
-/* A name, kept behind the others. */
+/* A name; stored after the others. */
 static int take_name(struct cursor *c, size_t length, const char *before, const char **ret_name)
 {
 	const unsigned char *at = take(c, length);
 	char name[CKPT_NAME_MAX];
 
 	if (!at || length >= sizeof(name) || memchr(at, 0, length))
-		return bad_entry(c, "has a name that is cut short, or none");
+		return bad_entry(c, "has an empty or truncated name");
 	memcpy(name, at, length);
 	name[length] = '\0';
 	const char *bad = ckpt_layout_bad_name(name, length);
@@ -123,13 +124,13 @@ static int take_name(struct cursor *c, size_t length, const char *before, const 
 		memcpy(kept, name, length + 1);
 		*ret_name = kept;
 		if (before && strcmp(before, kept) >= 0)
-			return bad_entry(c, "has names that do not ascend");
+			return bad_entry(c, "has names that are not sorted");
 	}
 	c->texts += length + 1;
 	return 0;
 }
 
-/* The whole, whose bytes can be counted. */
+/* The shape of the complete tensor, whose number of bytes must fit. */
 static int check_shape(struct cursor *c, const struct ckpt_catalog_tensor *t, const int64_t *shape)
 {
 	uint64_t bytes = ckpt_dtype_bytes(t->dtype);
@@ -171,7 +172,7 @@ static int read_tensor(struct cursor *c, size_t number)
 	t.bytes = ckpt_le64(at);
 	memcpy(t.digest.bytes, at + 8, CKPT_DIGEST_SIZE);
 	if (t.bytes == 0 || t.bytes > c->lists_end - c->offset)
-		return bad_entry(c, "has a list that is empty, or reaches out of the file");
+		return bad_entry(c, "has a list that is empty or exceeds the file");
 	c->offset += t.bytes;
 	if (c->keep) {
 		t.shape = memcpy(c->keep->dims + c->dims, shape, t.ndim * sizeof(*shape));
@@ -191,7 +192,7 @@ static int read_alias(struct cursor *c, size_t number)
 		return bad_entry(c, "has fewer aliases than it says");
 	a.target = ckpt_le32(at + 2);
 	if (a.target >= c->tensors)
-		return bad_entry(c, "has an alias of what it does not hold");
+		return bad_entry(c, "has an alias of a tensor that it does not have");
 	int r = take_name(c, le16(at), before, &a.name);
 	if (r == 0 && c->keep)
 		c->keep->aliases[number] = a;
@@ -208,16 +209,16 @@ static int read_entries(struct cursor c, const struct head *h, struct cursor *re
 		r = read_alias(&c, i);
 	if (r < 0)
 		return r;
-	/* A newer minor may say more. */
+	/* A newer minor version may have more. */
 	if (h->minor <= CKPT_FORMAT_MINOR && c.at != c.end)
-		return bad_entry(&c, "has more in its directory than it says");
+		return bad_entry(&c, "has more in its directory than its head says");
 	if (c.offset != c.lists_end)
-		return bad_entry(&c, "has lists whose lengths do not add up to its own");
+		return bad_entry(&c, "has lists whose lengths do not add up to its size");
 	*ret_end = c;
 	return 0;
 }
 
-/* A name is a tensor's or an alias's. */
+/* A name belongs to a tensor or an alias, not both. */
 static int check_names(const struct cursor *c)
 {
 	for (size_t i = 0, k = 0; i < c->keep->alias_count; i++) {
@@ -266,7 +267,7 @@ static int check_root(const unsigned char *root, size_t root_bytes, const struct
 			ckpt_min_u64(root_bytes, CKPT_CATALOG_MAGIC_BYTES)) == 0) {
 		struct ckpt_digest digest = ckpt_digest_of(root, root_bytes - CKPT_DIGEST_SIZE);
 
-		/* First, so that a damaged length is called damaged. */
+		/* Checked first, so that a damaged length is reported as damage. */
 		if (memcmp(digest.bytes, root + root_bytes - CKPT_DIGEST_SIZE, CKPT_DIGEST_SIZE) !=
 			0)
 			return refuse(err, CKPT_EINTEGRITY, file,
@@ -294,9 +295,9 @@ int ckpt_layout_catalog_decode(const void *root, size_t root_bytes, const struct
 		return r;
 	struct head h = read_head(root);
 	if (h.world == 0 || h.world > CKPT_WORLD_MAX)
-		return refuse(err, CKPT_EFORMAT, file, "is of a world that cannot be");
+		return refuse(err, CKPT_EFORMAT, file, "has an impossible number of ranks");
 	if (h.tensors > h.directory / TENSOR_BYTES || h.aliases > h.directory / ALIAS_BYTES)
-		return refuse(err, CKPT_EFORMAT, file, "has more names than it has room for");
+		return refuse(err, CKPT_EFORMAT, file, "has more names than fit into it");
 	struct ckpt_layout_catalog *catalog = ckpt_alloc(sizeof(*catalog));
 	if (!catalog)
 		return ckpt_fail(err, -ENOMEM, "out of memory for %s", file);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One record of a catalog's list: from bytes that nobody vouches for. */
+/* Decodes a record of a catalog's list, from untrusted bytes. */
 #include "format/catalog_run.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ static bool get_long(const unsigned char **at, const unsigned char *end, uint64_
 	for (unsigned shift = 0; *at < end; shift += 7) {
 		unsigned char byte = *(*at)++;
 
-		/* The tenth byte has room for one bit; a last byte of 0 says nothing. */
+		/* The tenth byte may have one bit; a last byte of 0 is not canonical. */
 		if ((shift == 63 && byte > 1) || (shift > 0 && byte == 0))
 			return false;
 		value |= (uint64_t)(byte & 0x7f) << shift;
@@ -43,7 +43,7 @@ static bool get_long(const unsigned char **at, const unsigned char *end, uint64_
 	return false;
 }
 
-/* There may be a record for every box of every rank: most numbers are short. */
+/* Inline, because there may be a record for every box of every rank, and most numbers are short. */
 static inline bool get(const unsigned char **at, const unsigned char *end, uint64_t *ret_value)
 {
 	if (*at < end && **at < 0x80) {
@@ -79,7 +79,7 @@ static bool get_deltas(
 	return true;
 }
 
-/* How far the loops up to this one take the start, in one dimension. False: further than can be counted. */
+/* Extends the range of starts by a loop, in one dimension. False: overflow. */
 static bool widen(int64_t *low, int64_t *high, int64_t delta, uint32_t count)
 {
 	int64_t move;
@@ -90,7 +90,7 @@ static bool widen(int64_t *low, int64_t *high, int64_t delta, uint32_t count)
 			: !__builtin_add_overflow(*high, move, high);
 }
 
-/* Its boxes are within the whole. */
+/* Whether all its boxes are within the tensor. */
 static bool fits(const struct ckpt_catalog_run *run, const struct ckpt_catalog_tensor *tensor)
 {
 	for (uint32_t d = 0; d < tensor->ndim; d++) {
@@ -101,7 +101,7 @@ static bool fits(const struct ckpt_catalog_run *run, const struct ckpt_catalog_t
 		for (uint32_t k = 0; k < run->loops; k++)
 			if (!widen(&low, &high, run->loop[k].delta[d], run->loop[k].count))
 				return false;
-		/* Neither the start nor what is added is negative, but for `low`. */
+		/* Only `low` can be negative. */
 		if (low < -run->start[d] ||
 			__builtin_add_overflow(run->start[d], run->shape[d], &end) ||
 			__builtin_add_overflow(end, high, &end) || end > tensor->shape[d])
@@ -119,13 +119,13 @@ static const char *read_loops(const unsigned char **at, const unsigned char *end
 
 		if (!get(at, end, &count) || !get(at, end, &stride) ||
 			!get_deltas(at, end, run->loop[k].delta, ndim))
-			return "a loop that is cut short";
+			return "a truncated loop";
 		if (count < 2 || count > world || stride <= run->span || stride >= world)
-			return "a loop over ranks that do not ascend";
+			return "a loop whose ranks do not ascend";
 		/* Both are less than a million. */
 		run->span += (count - 1) * stride;
 		if (run->span >= world)
-			return "a rank that its world does not have";
+			return "a rank outside its world";
 		run->loop[k].count = (uint32_t)count;
 		run->loop[k].stride = (uint32_t)stride;
 	}
@@ -140,22 +140,22 @@ const char *ckpt_catalog_read_run(const unsigned char **at, const unsigned char 
 	uint64_t first;
 
 	if (!get(at, end, &first))
-		return "a record that is cut short";
+		return "a truncated record";
 	run->loops = first & ((1U << CKPT_CATALOG_LOOP_BITS) - 1);
 	run->span = 0;
 	first >>= CKPT_CATALOG_LOOP_BITS;
 	if (first >= world || least + first >= world)
-		return "a rank that its world does not have";
+		return "a rank outside its world";
 	run->rank = (uint32_t)(least + first);
 	if (!get_dims(at, end, run->start, tensor->ndim) ||
 		!get_dims(at, end, run->shape, tensor->ndim))
-		return "a box that is cut short";
+		return "a truncated box";
 	const char *bad = read_loops(at, end, tensor->ndim, world, run);
 	if (bad)
 		return bad;
 	if (run->rank + run->span >= world)
-		return "a rank that its world does not have";
-	return fits(run, tensor) ? NULL : "a box that reaches out of its whole";
+		return "a rank outside its world";
+	return fits(run, tensor) ? NULL : "a box that exceeds its tensor";
 }
 
 void ckpt_catalog_set_hulls(struct ckpt_catalog_run *run, uint32_t ndim)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading an index back, from bytes that nobody vouches for. */
+/* Decodes an index, from untrusted bytes. */
 #include "format/index.h"
 
 #include <ckpt/version.h>
@@ -20,8 +20,8 @@ static int refuse(struct ckpt_error *err, int code, const char *file, const char
 }
 
 /*
- * What holds in every version: the magic, the major behind it, the digest at the end. The digest comes
- * first, so that a damaged version is called damaged.
+ * Checks what every version has: the magic, the major version, the digest at the end. The digest is checked first, so
+ * that a damaged version is reported as damage.
  */
 static int check_frame(
 	const unsigned char *data, size_t length, const char *file, struct ckpt_error *err)
@@ -33,7 +33,7 @@ static int check_frame(
 	if (length < CKPT_INDEX_HEAD_BYTES + CKPT_DIGEST_SIZE)
 		return refuse(err, CKPT_EFORMAT, file, "is too short to be an index");
 	if (memcmp(data, CKPT_INDEX_MAGIC, CKPT_INDEX_MAGIC_BYTES) != 0)
-		return refuse(err, CKPT_EFORMAT, file, "does not begin as an index does");
+		return refuse(err, CKPT_EFORMAT, file, "does not begin with the magic of an index");
 	digest = ckpt_digest_of(data, length - CKPT_DIGEST_SIZE);
 	if (memcmp(digest.bytes, data + length - CKPT_DIGEST_SIZE, CKPT_DIGEST_SIZE) != 0)
 		return refuse(err, CKPT_EINTEGRITY, file,
@@ -57,7 +57,7 @@ static struct ckpt_index_head read_head(const unsigned char *data)
 	};
 }
 
-/* Takes `count` times `size` bytes off `left`; false if there are not so many. */
+/* Subtracts `count` times `size` bytes from `left`; false if there are fewer. */
 static bool take(uint64_t *left, uint64_t count, uint64_t size)
 {
 	if (count > *left / size)
@@ -66,46 +66,46 @@ static bool take(uint64_t *left, uint64_t count, uint64_t size)
 	return true;
 }
 
-/* Why the head cannot be; NULL: it can. */
+/* Why the head is invalid; NULL: it is valid. */
 static const char *bad_head(const struct ckpt_index_head *h, size_t length)
 {
 	bool newer = h->minor > CKPT_FORMAT_MINOR;
 	uint64_t left = length - CKPT_DIGEST_SIZE;
 
-	/* A newer minor may say more in its head, and behind its chunks. */
+	/* A newer minor version may have more in its head, and after its chunks. */
 	if (h->head_bytes < CKPT_INDEX_HEAD_BYTES || h->head_bytes > CKPT_INDEX_HEAD_MAX ||
 		(!newer && h->head_bytes != CKPT_INDEX_HEAD_BYTES) ||
 		!take(&left, h->head_bytes, 1))
 		return "has a head of a wrong length";
 	if (h->rank >= CKPT_WORLD_MAX)
-		return "is of a rank that no world has";
+		return "has an impossible rank";
 	if (h->shard_bytes > CKPT_SHARD_BYTES_MAX || h->header_bytes > h->shard_bytes)
-		return "is of a shard of an impossible size";
+		return "has an impossible shard size";
 	if (h->header_bytes == 0 || h->header_bytes % CKPT_HEADER_ALIGN != 0 ||
 		h->header_bytes - 8 > CKPT_HEADER_MAX)
-		return "is of a shard whose header has an impossible size";
+		return "has an impossible header size";
 	if (h->chunk_bytes == 0 || h->chunk_bytes > CKPT_CHUNK_BYTES_MAX)
-		return "has chunks of an impossible size";
+		return "has an impossible chunk size";
 	if (h->meta_bytes > CKPT_META_MAX)
-		return "has more meta than is kept";
+		return "has too much meta";
 	if (h->chunk_count > CKPT_CHUNKS_MAX)
 		return "has more chunks than a shard may have";
 	if (!take(&left, h->tensors_bytes, 1) || !take(&left, h->meta_bytes, 1) ||
 		!take(&left, h->chunk_count, CKPT_INDEX_RECORD) || (!newer && left != 0))
-		return "has parts whose lengths do not add up to its own";
+		return "has parts whose lengths do not add up to its size";
 	return NULL;
 }
 
-/* Reads the digests, where the records are those that the rule gives. */
+/* Reads the digests; the chunks must be those of the rule. */
 static int read_chunks(struct ckpt_layout *layout, const unsigned char *records, uint64_t count,
 	const char *file, struct ckpt_error *err)
 {
 	int r;
 
-	/* Counted first: the file's own length has bounded `count`. */
+	/* Counted first: `count` is limited by the file's length. */
 	if (ckpt_layout_cuts(layout) != count)
 		return refuse(
-			err, CKPT_EFORMAT, file, "has a number of chunks that is not its shard's");
+			err, CKPT_EFORMAT, file, "has another number of chunks than its shard");
 	r = ckpt_layout_cut(layout, err);
 	if (r < 0)
 		return r;
@@ -114,7 +114,7 @@ static int read_chunks(struct ckpt_layout *layout, const unsigned char *records,
 
 		if (ckpt_le64(records) != chunk->offset || ckpt_le32(records + 8) != chunk->length)
 			return ckpt_fail_at(err, CKPT_EFORMAT, &(struct ckpt_where){.file = file},
-				"%s has chunk %zu at another place than the rule cuts it", file, i);
+				"%s has chunk %zu at a wrong place", file, i);
 		memcpy(chunk->digest.bytes, records + 12, CKPT_DIGEST_SIZE);
 	}
 	return 0;
@@ -130,7 +130,7 @@ static int read_meta(struct ckpt_index *index, const char *meta, size_t length, 
 	r = ckpt_json_scan(meta, length, CKPT_META_VALUES, CKPT_META_DEPTH, file, err);
 	if (r < 0)
 		return r;
-	/* Allocated memory is zeroed, so the text ends in a NUL. */
+	/* Allocated memory is zeroed, so the text is NUL-terminated. */
 	index->meta = ckpt_alloc(length + 1);
 	if (!index->meta)
 		return ckpt_fail(err, -ENOMEM, "out of memory for the meta of %s", file);

@@ -115,7 +115,7 @@ int ckpt_index_encode(const struct ckpt_layout *layout, uint32_t rank, const cha
 	CKPT_ASSERT(rank < CKPT_WORLD_MAX);
 	CKPT_ASSERT(layout->chunk_count > 0 && layout->chunk_count <= CKPT_CHUNKS_MAX);
 	if (meta_bytes > CKPT_META_MAX)
-		return ckpt_fail(err, -E2BIG, "meta has %zu bytes; at most %llu are kept",
+		return ckpt_fail(err, -E2BIG, "meta has %zu bytes, but at most %llu are allowed",
 			meta_bytes, (unsigned long long)CKPT_META_MAX);
 	ckpt_index_put_tensors(&tensors, layout);
 	head.tensors_bytes = tensors.len;
@@ -137,8 +137,7 @@ int ckpt_index_encode(const struct ckpt_layout *layout, uint32_t rank, const cha
 	if (out->len - begin > CKPT_INDEX_MAX)
 		return ckpt_fail(err, -E2BIG,
 			"the index of %zu tensors, %zu aliases and %zu chunks has %zu bytes; at "
-			"most "
-			"%llu are read back: save fewer names, or use larger chunks",
+			"most %llu are read back: save fewer names, or use larger chunks",
 			layout->entry_count, layout->alias_count, layout->chunk_count,
 			out->len - begin, (unsigned long long)CKPT_INDEX_MAX);
 	return 0;

@@ -5,10 +5,10 @@
 
 #include "base/compiler.h"
 
-#define CKPT_INDEX_MAGIC       "CKPTIDX" /* and its NUL: eight bytes */
+#define CKPT_INDEX_MAGIC       "CKPTIDX" /* with its NUL: eight bytes */
 #define CKPT_INDEX_MAGIC_BYTES 8
-#define CKPT_INDEX_HEAD_BYTES  72   /* of this minor version */
-#define CKPT_INDEX_HEAD_MAX    4096 /* of any later one */
+#define CKPT_INDEX_HEAD_BYTES  72   /* in this minor version */
+#define CKPT_INDEX_HEAD_MAX    4096 /* in any later one */
 #define CKPT_INDEX_RECORD      28   /* of a chunk */
 
 struct ckpt_index_head {

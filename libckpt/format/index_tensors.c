@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reading the tensors of an index, twice: once to count what they need, once to keep it. So memory is
- * taken once, for what is really there, and a number in the file never decides how much.
+ * Decodes the tensors of an index in two passes: the first counts, the second stores. So memory is allocated once, for
+ * what is really there, and no number in the file decides how much.
  */
 #include "format/index_tensors.h"
 
@@ -35,7 +35,7 @@ struct dims {
 	int64_t sizes[CKPT_NDIM_MAX];
 };
 
-/* A tensor as it is read, before it is believed. */
+/* A tensor that is being parsed and checked. */
 struct draft {
 	char name[CKPT_NAME_MAX];
 	size_t name_length;
@@ -45,7 +45,7 @@ struct draft {
 	struct dims global_start;
 	char hex[CKPT_DIGEST_HEX];
 	struct ckpt_digest digest;
-	bool own; /* the digest is kept */
+	bool own; /* its digest is stored */
 	uint64_t varies;
 	uint64_t offset;
 	uint64_t nbytes;
@@ -56,7 +56,7 @@ struct draft {
 struct loader {
 	struct ckpt_reader *r;
 	struct ckpt_layout *layout;
-	bool keep; /* the second time */
+	bool keep; /* second pass */
 	size_t entries;
 	size_t aliases;
 	size_t texts; /* bytes */
@@ -107,7 +107,7 @@ static void read_draft(struct ckpt_reader *r, struct draft *d)
 	}
 }
 
-/* The box lies within the whole, whose bytes can be counted. */
+/* Checks that the box is within the whole tensor, whose number of bytes must fit. */
 static bool check_global(struct ckpt_reader *r, const struct draft *d)
 {
 	uint64_t elements = ckpt_dtype_bytes(d->type);
@@ -117,14 +117,14 @@ static bool check_global(struct ckpt_reader *r, const struct draft *d)
 		       ckpt_reader_fail(r, "a global_start without a global_shape");
 	if (d->global_shape.count != d->shape.count ||
 		(HAS(d->seen, GLOBAL_START) && d->global_start.count != d->shape.count))
-		return ckpt_reader_fail(r, "a box and its whole of different dimensions");
+		return ckpt_reader_fail(r, "a box with other dimensions than its global_shape");
 	for (uint32_t i = 0; i < d->shape.count; i++) {
-		/* A start that is not there is 0, as the draft is. */
+		/* A missing start is 0, as in the zeroed draft. */
 		uint64_t start = (uint64_t)d->global_start.sizes[i];
 		uint64_t whole = (uint64_t)d->global_shape.sizes[i];
 
 		if (start > whole || (uint64_t)d->shape.sizes[i] > whole - start)
-			return ckpt_reader_fail(r, "a box that reaches out of its whole");
+			return ckpt_reader_fail(r, "a box that exceeds its global_shape");
 		if (__builtin_mul_overflow(elements, whole > 0 ? whole : 1, &elements) ||
 			elements > INT64_MAX)
 			return ckpt_reader_fail(r, "a global_shape of more than 2^63-1 bytes");
@@ -132,7 +132,7 @@ static bool check_global(struct ckpt_reader *r, const struct draft *d)
 	return true;
 }
 
-/* One of a tensor that shares no chunk is of no use. */
+/* The digest of a tensor that shares no chunk is ignored. */
 static bool check_digest(struct loader *l, struct draft *d)
 {
 	if (!HAS(d->seen, DIGEST))
@@ -161,17 +161,17 @@ static bool check_draft(struct loader *l, struct draft *d)
 	d->type = ckpt_dtype_parse(d->dtype);
 	if (d->type == 0)
 		return ckpt_reader_fail(
-			r, "tensor '%.100s' has dtype '%s', which is not known", d->name, d->dtype);
+			r, "tensor '%.100s' has the unknown dtype '%s'", d->name, d->dtype);
 	if (!ckpt_layout_box_bytes(d->type, d->shape.sizes, d->shape.count, &d->nbytes))
 		return ckpt_reader_fail(
 			r, "tensor '%.100s' has more bytes than a shard may hold", d->name);
 	if (d->offset != l->offset)
 		return ckpt_reader_fail(r,
 			"tensor '%.100s' begins at %" PRIu64 ", where %" PRIu64
-			" is due: tensors follow without holes",
+			" is expected: tensors have no gaps",
 			d->name, d->offset, l->offset);
 	if (d->nbytes > l->layout->bytes - l->offset)
-		return ckpt_reader_fail(r, "tensor '%.100s' reaches out of the shard", d->name);
+		return ckpt_reader_fail(r, "tensor '%.100s' exceeds the shard", d->name);
 	if (HAS(d->seen, VARIES) && d->varies != 1)
 		return ckpt_reader_fail(r, "\"varies\" of tensor '%.100s' is not 1", d->name);
 	return check_digest(l, d) && check_global(r, d);
@@ -221,7 +221,7 @@ static void keep_tensor(struct loader *l, const struct draft *d)
 			d->name);
 }
 
-/* There is room for no other name. */
+/* Whether the limit of names is reached. */
 static bool full(struct loader *l)
 {
 	if (l->entries + l->aliases < CKPT_TENSORS_MAX)
@@ -334,7 +334,7 @@ static int check_names(const struct ckpt_layout *layout, const char *file, struc
 	if (loose)
 		return ckpt_fail_at(err, CKPT_EFORMAT,
 			&(struct ckpt_where){.file = file, .tensor = loose->name},
-			"%s has an alias '%.200s' of '%.200s', which it does not hold", file,
+			"%s has an alias '%.200s' of '%.200s', which it does not have", file,
 			loose->name, loose->target);
 	return 0;
 }

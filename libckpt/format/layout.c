@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies where in a shard: order, names, chunks. */
+/* Order, names and chunks of a shard. */
 #include "format/layout.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "base/utf8.h"
 #include "format/dtype.h"
 
-/* Element sizes, in the order of the shard. Entries of one size are a run, sorted by name. */
+/* Element sizes, in the order of the shard. The entries of one size are sorted by name. */
 static const uint32_t run_sizes[] = {16, 8, 4, 2, 1};
 
 #define RUNS CKPT_COUNT(run_sizes)
@@ -56,7 +56,7 @@ bool ckpt_layout_box_bytes(
 
 	if (bytes == 0)
 		return false;
-	/* A 0 does not excuse the other sizes: their product must fit all the same. */
+	/* A dimension of 0 does not excuse the others: their product must fit. */
 	for (uint32_t i = 0; i < ndim; i++) {
 		if (shape[i] < 0)
 			return false;
@@ -143,7 +143,7 @@ const struct ckpt_alias *ckpt_layout_loose(const struct ckpt_layout *layout)
 	return NULL;
 }
 
-/* Merges the runs and the aliases, each of which ascends: equal names meet. */
+/* Merges the sorted runs and aliases, so that equal names meet. */
 const char *ckpt_layout_twice(const struct ckpt_layout *layout)
 {
 	size_t at[RUNS + 1] = {0};
@@ -187,7 +187,7 @@ const struct ckpt_entry *ckpt_layout_at(const struct ckpt_layout *layout, uint64
 	size_t low = 0;
 	size_t high = layout->entry_count;
 
-	/* The first entry that begins behind `offset`. */
+	/* Finds the first entry that begins after `offset`. */
 	while (low < high) {
 		size_t middle = low + (high - low) / 2;
 
@@ -207,7 +207,7 @@ size_t ckpt_layout_chunk_at(const struct ckpt_layout *layout, uint64_t offset)
 	size_t high = layout->chunk_count;
 
 	CKPT_ASSERT(offset < layout->bytes && high > 0);
-	/* chunks[low] begins at or before `offset`, chunks[high] behind it. */
+	/* chunks[low] begins at or before `offset`, chunks[high] after it. */
 	while (high - low > 1) {
 		size_t middle = low + (high - low) / 2;
 
@@ -219,13 +219,13 @@ size_t ckpt_layout_chunk_at(const struct ckpt_layout *layout, uint64_t offset)
 	return low;
 }
 
-/* What cuts chunks: counts them, and notes them if there is room. */
+/* Cuts chunks: counts them, and stores them if `chunks` is set. */
 struct cutter {
-	struct ckpt_chunk *chunks; /* NULL: only counts */
+	struct ckpt_chunk *chunks; /* NULL: only count */
 	uint64_t count;
 	uint64_t chunk_bytes;
-	uint64_t offset; /* where the open chunk begins */
-	uint64_t length; /* of small tensors in it so far */
+	uint64_t offset; /* start of the open chunk */
+	uint64_t length; /* bytes of small tensors in it so far */
 };
 
 static void note(struct cutter *c, uint64_t length)
@@ -297,8 +297,7 @@ int ckpt_layout_cut(struct ckpt_layout *layout, struct ckpt_error *err)
 	if (count > CKPT_CHUNKS_MAX)
 		return ckpt_fail(err, -E2BIG,
 			"a shard of %llu bytes has more than %llu chunks of %llu bytes: spread it "
-			"over "
-			"more ranks, or use larger chunks",
+			"over more ranks, or use larger chunks",
 			(unsigned long long)layout->bytes, (unsigned long long)CKPT_CHUNKS_MAX,
 			(unsigned long long)layout->chunk_bytes);
 	layout->chunks = ckpt_alloc_array(count, sizeof(*layout->chunks));

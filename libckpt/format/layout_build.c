@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Laying out a shard from what the caller gives. */
+/* Makes the layout of a shard from the caller's tensors. */
 #include "format/layout.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 #define NAME_SHOWN 200 /* bytes of a name in a message */
 
-/* How much of a name a message shows, whole characters. */
+/* Bytes of a name to show, cut at a character. */
 static int shown(const char *name)
 {
 	return (int)ckpt_utf8_cut(name, strnlen(name, NAME_SHOWN + 4), NAME_SHOWN);
@@ -54,7 +54,7 @@ const char *ckpt_layout_bad_box(const struct ckpt_tensor *tensor)
 		int64_t whole = tensor->global_shape[i];
 
 		if (start < 0 || whole < 0 || start > whole || tensor->shape[i] > whole - start)
-			return "has a box that reaches out of its global_shape";
+			return "has a box that exceeds its global_shape";
 		if (__builtin_mul_overflow(bytes, (uint64_t)(whole > 0 ? whole : 1), &bytes) ||
 			bytes > INT64_MAX)
 			return "has a global_shape of more than 2^63-1 bytes";
@@ -71,12 +71,12 @@ static int check_tensor(const struct ckpt_tensor *t, size_t number, struct ckpt_
 		return r;
 	if (ckpt_dtype_bytes(t->dtype) == 0)
 		return refuse(err, -EINVAL, "tensor", t->name,
-			"has a dtype that is none of enum ckpt_dtype");
+			"has a dtype that is not in enum ckpt_dtype");
 	if (t->ndim > CKPT_NDIM_MAX)
 		return refuse(
-			err, -EINVAL, "tensor", t->name, "has an ndim of more than 16: reshape it");
+			err, -EINVAL, "tensor", t->name, "has more than 16 dimensions: reshape it");
 	if (t->ndim > 0 && !t->shape)
-		return refuse(err, -EINVAL, "tensor", t->name, "has dimensions and no shape");
+		return refuse(err, -EINVAL, "tensor", t->name, "has dimensions but no shape");
 	for (uint32_t i = 0; i < t->ndim; i++) {
 		if (t->shape[i] < 0)
 			return refuse(err, -EINVAL, "tensor", t->name,
@@ -89,7 +89,7 @@ static int check_tensor(const struct ckpt_tensor *t, size_t number, struct ckpt_
 	return bad ? refuse(err, -EINVAL, "tensor", t->name, bad) : 0;
 }
 
-/* What the pools of a layout must hold. */
+/* Sizes of the layout's memory pools. */
 struct pools {
 	size_t texts;
 	size_t dims;
@@ -159,7 +159,7 @@ static int64_t *take_dims(int64_t **at, const int64_t *dims, uint32_t ndim)
 	return taken;
 }
 
-/* What says nothing is left out, so that equal boxes are described alike. */
+/* Trivial boxes become NULL, so that equal boxes are described alike. */
 static void take_box(int64_t **at, const struct ckpt_tensor *t, struct ckpt_entry *e)
 {
 	bool starts = false;
@@ -174,7 +174,7 @@ static void take_box(int64_t **at, const struct ckpt_tensor *t, struct ckpt_entr
 		e->global_start = take_dims(at, t->global_start, t->ndim);
 }
 
-/* Copies the descriptions and puts them in order. Offsets come later. */
+/* Copies the descriptions and sorts them. Offsets are set later. */
 static void fill(struct ckpt_layout *layout, const struct ckpt_tensor *tensors,
 	const struct ckpt_alias *aliases)
 {
@@ -204,7 +204,7 @@ static void fill(struct ckpt_layout *layout, const struct ckpt_tensor *tensors,
 	qsort(layout->aliases, layout->alias_count, sizeof(*layout->aliases), by_name);
 }
 
-/* Room for the digests of single tensors, numbered in the order of the shard. */
+/* Allocates the digests of single tensors, numbered in the order of the shard. */
 static int make_digests(struct ckpt_layout *layout, const struct ckpt_tensor *tensors)
 {
 	for (size_t i = 0; i < layout->entry_count; i++) {
@@ -227,12 +227,12 @@ static int check_names(const struct ckpt_layout *layout, struct ckpt_error *err)
 			"is given to two tensors or aliases: names must be unique within a save");
 	if (loose)
 		return ckpt_fail_at(err, -EINVAL, &(struct ckpt_where){.tensor = loose->name},
-			"alias '%.*s' stands for '%.*s', which is no tensor of this save",
+			"alias '%.*s' stands for '%.*s', which is not a tensor of this save",
 			shown(loose->name), loose->name, shown(loose->target), loose->target);
 	return 0;
 }
 
-/* The header, and with it every offset. */
+/* Makes the header, and with it all offsets. */
 static int place(struct ckpt_layout *layout, struct ckpt_error *err)
 {
 	struct ckpt_buf header = {0};
@@ -248,7 +248,7 @@ static int place(struct ckpt_layout *layout, struct ckpt_error *err)
 	layout->bytes = header.len;
 	for (size_t i = 0; i < layout->entry_count; i++) {
 		layout->entries[i].offset = layout->bytes;
-		/* Neither can overflow: each tensor is at most 2^46, and there are 10^6. */
+		/* Cannot overflow: each tensor has at most 2^46 bytes, and there are at most 10^6. */
 		layout->bytes += layout->entries[i].nbytes;
 		if (layout->bytes > CKPT_SHARD_BYTES_MAX)
 			return ckpt_fail(err, -E2BIG,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * manifest.json, the register of a step: a commit, which names every rank's index, or an abort. It
- * grows with the number of ranks, so it is read without a tree in between.
+ * manifest.json, the register of a step: a commit, which names every rank's index, or an abort. It grows with the
+ * number of ranks, so it is decoded without a tree.
  */
 #include "format/manifest.h"
 
@@ -19,7 +19,7 @@
 
 #define KIND "manifest"
 
-/* Less than the JSON of any rank's record, which bounds what a number of ranks may ask for. */
+/* Less than the JSON of any rank's record, to limit the number of ranks by the file's length. */
 #define RANK_JSON_MIN 64
 
 enum member {
@@ -201,10 +201,10 @@ static void read_rank(struct ckpt_reader *r, uint32_t number, struct ckpt_manife
 		(void)ckpt_reader_fail(r, "the record of rank %u lacks a member", number);
 	if (rank->rank != number)
 		(void)ckpt_reader_fail(
-			r, "rank %u where %u is due: ranks ascend from 0", rank->rank, number);
+			r, "rank %u instead of %u: ranks ascend from 0", rank->rank, number);
 }
 
-/* `at` stands before the array of ranks; the scalars are read. */
+/* `at` is before the array of ranks; all other members have been read. */
 static int read_ranks(struct ckpt_reader *at, size_t length, struct ckpt_manifest *m)
 {
 	struct ckpt_reader *r = at;
@@ -249,7 +249,7 @@ static void read_catalog(struct ckpt_reader *r, struct ckpt_manifest *m)
 			(void)ckpt_reader_skip(r);
 	}
 	if (seen != all)
-		(void)ckpt_reader_fail(r, "what it says of its catalog lacks a member");
+		(void)ckpt_reader_fail(r, "its \"catalog\" lacks a member");
 }
 
 static void read_outcome(struct ckpt_reader *r, struct ckpt_manifest *m)
@@ -266,7 +266,7 @@ static void read_outcome(struct ckpt_reader *r, struct ckpt_manifest *m)
 		(void)ckpt_reader_fail(r, "its outcome is neither \"commit\" nor \"abort\"");
 }
 
-/* A scope that is not known is none: then a reader takes nothing for granted. */
+/* An unknown scope counts as missing; then a reader assumes nothing. */
 static void read_scope(struct ckpt_reader *r, struct ckpt_manifest *m)
 {
 	char scope[256];
@@ -330,7 +330,7 @@ static int read_manifest(const char *data, size_t length, const char *file, stru
 	ckpt_reader_init(&r, data, length, 0, file, err);
 	(void)ckpt_reader_open(&r, '{');
 	while ((member = ckpt_reader_member(&r, members, &seen)) != CKPT_READER_END) {
-		/* Its members come in any order, and the ranks need the world: they are read last. */
+		/* Members may be in any order. The ranks are read last, because they need the world. */
 		if (member == RANKS)
 			ranks = r;
 		read_member(&r, member, m);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small sealed files: store marker, claim of a generation, manifest, quarantine note. */
+/* The small sealed files: store marker, claim of a generation, manifest, quarantine note, tombstone. */
 #ifndef CKPT_FORMAT_MANIFEST_H
 #define CKPT_FORMAT_MANIFEST_H
 
@@ -11,14 +11,15 @@
 #define CKPT_RUN_ID_CHARS 33 /* 32 lower-case hexadecimal digits and NUL */
 #define CKPT_NODE_CHARS   65
 #define CKPT_WORLD_MAX    1000000
-/* So many a manifest of CKPT_SEALED_MAX names, however long the names of their nodes are. */
+/* So many ranks fit into a manifest of CKPT_SEALED_MAX, however long their node names are. */
 #define CKPT_WORLD_SAVING 50000
 
 /* ckpt.json */
 struct ckpt_marker {
 	char run_id[CKPT_RUN_ID_CHARS];
-	bool shared;  /* one store for all nodes; else of one node */
-	bool partial; /* of one that is not: any rank may be elsewhere, its own node's, too */
+	bool shared; /* one store for all nodes; else of one node */
+	/* Not shared, and copied in part: any rank may be elsewhere, even one of its own node. */
+	bool partial;
 	uint64_t wall_ms;
 };
 
@@ -38,7 +39,7 @@ struct ckpt_manifest_rank {
 	uint32_t rank;
 	char node[CKPT_NODE_CHARS];
 	char attempt[CKPT_ATTEMPT_CHARS];
-	struct ckpt_digest index_digest; /* of the whole index file */
+	struct ckpt_digest index_digest; /* of the index file */
 	uint64_t index_bytes;
 	uint64_t shard_bytes; /* of the logical (plain) shard */
 };
@@ -58,10 +59,11 @@ struct ckpt_manifest {
 	uint64_t wall_ms;
 	uint32_t world;
 	char reason[256];   /* of an abort */
-	char replicas[256]; /* of a commit: what its ranks differ in; "": nothing */
-	bool node_stores;   /* of a commit: every node had a store, with all that its ranks need */
+	char replicas[256]; /* of a commit: how its ranks differ; "": not */
+	/* Of a commit: every node had its own store, with all that its ranks need. */
+	bool node_stores;
 	struct ckpt_digest catalog;       /* of a commit: its name */
-	uint64_t catalog_bytes;           /* of the whole file; 0: there is none */
+	uint64_t catalog_bytes;           /* size of the catalog file; 0: there is none */
 	struct ckpt_manifest_rank *ranks; /* of a commit: `world` of them, in order */
 };
 
@@ -74,20 +76,19 @@ struct ckpt_quarantine {
 	char reason[512];
 };
 
-/* A step that is about to be removed from a store that others may read or write. */
+/* A step that will be deleted from a store that others may read or write. */
 struct ckpt_tombstone {
 	uint64_t generation;
 	uint64_t step;
-	uint64_t by;    /* generation of whoever removes it */
-	uint64_t nonce; /* no two are alike */
+	uint64_t by;    /* generation of the process that deletes it */
+	uint64_t nonce; /* unique */
 	uint64_t wall_ms;
 };
 
 /*
- * Encode appends the file to `out`. The fields must hold what decode accepts; texts are made one
- * printable line. -ENOMEM; -ERANGE: a generation past CKPT_GENERATION_MAX; -E2BIG: more ranks than a
- * manifest may name. Decode gives CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION or -ENOMEM, worded with
- * `file`, and then leaves *ret as it was.
+ * Encode appends the file to `out`. The fields must be valid for decode; texts become one printable line. -ENOMEM;
+ * -ERANGE: a generation above CKPT_GENERATION_MAX; -E2BIG: too many ranks for a manifest. Decode returns
+ * CKPT_EINTEGRITY, CKPT_EFORMAT, CKPT_EVERSION or -ENOMEM, with `file` in the message, and then leaves *ret unchanged.
  */
 int ckpt_marker_encode(const struct ckpt_marker *marker, struct ckpt_buf *out);
 int ckpt_marker_decode(const void *data, size_t length, const char *file, struct ckpt_error *err,
@@ -98,7 +99,7 @@ int ckpt_claim_decode(const void *data, size_t length, const char *file, struct 
 int ckpt_manifest_encode(const struct ckpt_manifest *manifest, struct ckpt_buf *out);
 int ckpt_manifest_decode(const void *data, size_t length, const char *file, struct ckpt_error *err,
 	struct ckpt_manifest *ret_manifest);
-/* Frees what decode allocated inside. */
+/* Frees what decode has allocated inside. */
 void ckpt_manifest_clear(struct ckpt_manifest *manifest);
 int ckpt_quarantine_encode(const struct ckpt_quarantine *note, struct ckpt_buf *out);
 int ckpt_quarantine_decode(const void *data, size_t length, const char *file,

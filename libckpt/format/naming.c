@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "step-" and so many digits: as many as CKPT_STEP_MAX has. */
+/* Digits after "step-", as many as CKPT_STEP_MAX has. */
 #define STEP_DIGITS       10
 #define GENERATION_DIGITS 6
 #define CATALOG_SUFFIX    ".catalog"
@@ -47,7 +47,7 @@ void ckpt_name_generation(char *out, uint64_t generation)
 	put(out, "g%0*llu", GENERATION_DIGITS, (unsigned long long)generation);
 }
 
-/* A path in the directory of a step; `name` empty: the directory. */
+/* A path in a step's directory; `name` empty: the directory itself. */
 CKPT_PRINTF(4, 5)
 static void put_in_step(char *out, uint64_t generation, uint64_t step, const char *fmt, ...)
 {
@@ -129,7 +129,7 @@ bool ckpt_attempt_valid(const char *attempt)
 	       attempt[CKPT_ATTEMPT_CHARS - 1] == 0;
 }
 
-/* `name` is `prefix`, exactly `digits` decimal digits, and `suffix`. */
+/* Parses `prefix`, exactly `digits` decimal digits, and `suffix`. */
 static bool parse(const char *name, const char *prefix, unsigned digits, const char *suffix,
 	uint64_t *ret_number)
 {
@@ -139,7 +139,7 @@ static bool parse(const char *name, const char *prefix, unsigned digits, const c
 	if (strncmp(name, prefix, skip) != 0)
 		return false;
 	name += skip;
-	/* A NUL is no digit, so nothing behind the end is read. */
+	/* A NUL is no digit, so nothing after the end is read. */
 	for (unsigned i = 0; i < digits; i++) {
 		if (name[i] < '0' || name[i] > '9')
 			return false;

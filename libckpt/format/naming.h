@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of files in a store, and back. Only these functions know them. */
+/* File names in a store, and their parsers. Only these functions know them. */
 #ifndef CKPT_FORMAT_NAMING_H
 #define CKPT_FORMAT_NAMING_H
 
 #include "base/digest.h"
 
-#define CKPT_PATH_MAX       192 /* of every path below a store, with the final NUL */
+#define CKPT_PATH_MAX       192 /* of every path below a store, including the NUL */
 #define CKPT_ATTEMPT_CHARS  17  /* 16 lower-case hexadecimal digits and NUL */
 #define CKPT_GENERATION_MAX 999999
 #define CKPT_NAME_MARKER    "ckpt.json"
@@ -23,7 +23,7 @@ void ckpt_name_generation(char *out, uint64_t generation);          /* g000001 *
 void ckpt_name_step(char *out, uint64_t generation, uint64_t step); /* g000001/step-0000000100 */
 void ckpt_name_manifest(char *out, uint64_t generation, uint64_t step);
 void ckpt_name_quarantine(char *out, uint64_t generation, uint64_t step);
-/* g000001/step-0000000100.tombstone: beside the directory, where whoever lists the steps sees it */
+/* g000001/step-0000000100.tombstone: beside the directory, so that a listing of steps shows it */
 void ckpt_name_tombstone(char *out, uint64_t generation, uint64_t step);
 void ckpt_name_shard(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt);
@@ -36,7 +36,7 @@ void ckpt_name_remote(
 void ckpt_name_attempt(char out[CKPT_ATTEMPT_CHARS], uint64_t nonce);
 bool ckpt_attempt_valid(const char *attempt);
 
-/* Exact inverses for names of one component: false for anything else, such as temporaries. */
+/* Exact inverses for names of one component: false for anything else, such as temporary files. */
 bool ckpt_parse_claim(const char *name, uint64_t *ret_generation);      /* 000001.json */
 bool ckpt_parse_generation(const char *name, uint64_t *ret_generation); /* g000001 */
 bool ckpt_parse_step(const char *name, uint64_t *ret_step);             /* step-0000000100 */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* remote-NNNNNNNNNN.json: what is known of a remote store. */
+/* remote-NNNNNNNNNN.json: the recorded state of a remote store. */
 #include "format/remote_record.h"
 
 #include <ckpt/types.h>
@@ -140,7 +140,7 @@ static bool read_code(struct ckpt_reader *r, int *ret_code)
 	return true;
 }
 
-/* [GENERATION,STEP without the bracket that ends it. */
+/* [GENERATION,STEP without the closing bracket. */
 static bool read_numbers(struct ckpt_reader *r, uint64_t *ret_generation, uint64_t *ret_step)
 {
 	return ckpt_reader_open(r, '[') && ckpt_reader_item(r) &&
@@ -281,7 +281,7 @@ int ckpt_remote_record_decode(const void *data, size_t length, const char *file,
 
 	if (r < 0)
 		return r;
-	/* A step that waits is at least "[1,0],". */
+	/* A waiting step has at least "[1,0],". */
 	record.waiting = ckpt_alloc_array(
 		ckpt_min_u64(length / 6 + 1, CKPT_RECORD_WAITING_MAX + 1), sizeof(*record.waiting));
 	if (!record.waiting)
@@ -320,7 +320,7 @@ int ckpt_remote_record_why(
 	return absent ? absent->code : 0;
 }
 
-/* Whether it may be one of those that there was no room for. */
+/* Whether the step may be one that did not fit into the list. */
 static bool may_be_left_out(const struct ckpt_remote_record *r, uint64_t generation, uint64_t step)
 {
 	if (r->waiting_more > 0 &&

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing and comparing the header of a safetensors file. */
+/* Encodes and compares the header of a safetensors file. */
 #include "format/safetensors.h"
 
 #include <errno.h>
@@ -12,20 +12,17 @@
 
 #define LENGTH_BYTES 8
 
-/* safetensors counts the values that a byte holds, in the last dimension. */
+/* In the last dimension safetensors counts the values packed into a byte. */
 static uint32_t unpacked_shape(int64_t packed, int64_t *shape, uint32_t ndim)
 {
 	if (ndim == 0)
 		shape[ndim++] = 1;
-	/* No dimension is more than a shard may hold. */
+	/* Cannot overflow: no dimension is larger than a shard. */
 	shape[ndim - 1] *= packed;
 	return ndim;
 }
 
-/*
- * The shape in the header. Where a type is stored as U8, the bytes of an element become one more
- * dimension, the last, so that the shape still says how the bytes lie.
- */
+/* The shape in the header. If a type is stored as U8, the bytes of an element are an additional last dimension. */
 static uint32_t stored_shape(const struct ckpt_entry *e, int64_t shape[CKPT_NDIM_MAX + 1])
 {
 	uint32_t bytes = ckpt_dtype_bytes(e->dtype);
@@ -67,7 +64,7 @@ int ckpt_safetensors_encode(
 	uint64_t length;
 	uint64_t padded;
 
-	ckpt_buf_put_le64(out, 0); /* the length, which is not known yet */
+	ckpt_buf_put_le64(out, 0); /* the length, which is unknown yet */
 	ckpt_buf_puts(out, "{\"__metadata__\":{\"format\":\"pt\"}");
 	for (size_t i = 0; i < layout->entry_count; i++) {
 		put_entry(out, &layout->entries[i], start);
@@ -78,7 +75,7 @@ int ckpt_safetensors_encode(
 	padded = ckpt_align_up(length, CKPT_HEADER_ALIGN);
 	if (!out->failed && padded - LENGTH_BYTES > CKPT_HEADER_MAX)
 		return ckpt_fail(err, -E2BIG,
-			"the names and shapes of %zu tensors make a header of %llu bytes, and "
+			"the names and shapes of %zu tensors need a header of %llu bytes, but "
 			"readers of "
 			"safetensors accept %llu: save fewer tensors, or give them shorter names",
 			layout->entry_count, (unsigned long long)length,
@@ -145,7 +142,7 @@ static bool same_member(
 	}
 }
 
-/* `key` is read; its value comes next. */
+/* `key` was read; its value is next. */
 static bool same_entry(struct ckpt_reader *r, const struct ckpt_layout *l,
 	const struct ckpt_entry *e, const struct ckpt_reader_string *key)
 {
@@ -171,9 +168,9 @@ static int differs(const struct ckpt_reader *r, const struct ckpt_entry *e, cons
 		.has_offset = true,
 		.offset = r->base + (uint64_t)(r->at - r->text)};
 
-	/* Malformed JSON has been worded already. */
+	/* The error of malformed JSON is already set. */
 	return ckpt_fail_at(r->err, CKPT_EFORMAT, &where,
-		"the header of %s is not what its index says: %s '%.200s'", r->file, why,
+		"the header of %s differs from its index: %s '%.200s'", r->file, why,
 		e ? e->name : "");
 }
 
@@ -201,7 +198,7 @@ static int compare(struct ckpt_reader *r, const struct ckpt_layout *layout)
 			break;
 		if (is_metadata(&key)) {
 			if (described)
-				(void)ckpt_reader_fail(r, "\"__metadata__\" is there twice");
+				(void)ckpt_reader_fail(r, "\"__metadata__\" occurs twice");
 			described = true;
 			(void)ckpt_reader_skip(r);
 			continue;
@@ -226,13 +223,13 @@ int ckpt_safetensors_check(const struct ckpt_layout *layout, const void *header,
 
 	if (length != layout->header_bytes || length < LENGTH_BYTES + 2)
 		return ckpt_fail_at(err, CKPT_EFORMAT, &(struct ckpt_where){.file = file},
-			"the header of %s has %zu bytes, and %llu by its index", file, length,
+			"the header of %s has %zu bytes, but %llu by its index", file, length,
 			(unsigned long long)layout->header_bytes);
 	for (unsigned i = 0; i < LENGTH_BYTES; i++)
 		said |= (uint64_t)bytes[i] << (8 * i);
 	if (said != length - LENGTH_BYTES || bytes[LENGTH_BYTES] != '{')
 		return ckpt_fail_at(err, CKPT_EFORMAT, &(struct ckpt_where){.file = file},
-			"%s does not begin as a safetensors file of its index's header would",
+			"%s does not begin like a safetensors file with the header of its index",
 			file);
 	ckpt_reader_init(&r, (const char *)header + LENGTH_BYTES, length - LENGTH_BYTES,
 		LENGTH_BYTES, file, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sealed JSON, and what version of the format a file may be of. */
+/* Sealed JSON, and checks of the format version. */
 #include "format/sealed.h"
 
 #include <ckpt/version.h>
@@ -50,10 +50,10 @@ int ckpt_sealed_open(const void *data, size_t length, const char *file, struct c
 		memcmp(seal + SEAL_BYTES - (sizeof(SEAL_TAIL) - 1), SEAL_TAIL,
 			sizeof(SEAL_TAIL) - 1) != 0)
 		return refuse(err, CKPT_EFORMAT, file,
-			"does not end with its digest: it is cut short, or no file of a store");
+			"does not end with a digest: it is truncated, or not a file of a store");
 	memcpy(hex, seal + sizeof(SEAL_HEAD) - 1, CKPT_DIGEST_HEX - 1);
 	if (!ckpt_digest_parse(hex, &said))
-		return refuse(err, CKPT_EFORMAT, file, "ends with a digest that is none");
+		return refuse(err, CKPT_EFORMAT, file, "ends with an invalid digest");
 	found = ckpt_digest_of(data, length - SEAL_BYTES);
 	if (!ckpt_digest_equal(&said, &found))
 		return refuse(err, CKPT_EINTEGRITY, file,
@@ -66,8 +66,7 @@ int ckpt_format_check(uint64_t major, uint64_t minor, const char *file, struct c
 	struct ckpt_where where = {.file = file};
 
 	if (major == 0)
-		return refuse(
-			err, CKPT_EFORMAT, file, "says that it is of format 0, which is none");
+		return refuse(err, CKPT_EFORMAT, file, "has format 0, which does not exist");
 	if (major <= CKPT_FORMAT_MAJOR)
 		return 0;
 	return ckpt_fail_at(err, CKPT_EVERSION, &where,
@@ -88,7 +87,7 @@ static bool read_format(struct ckpt_reader *r, uint64_t version[2])
 	return ckpt_reader_take(r, ']');
 }
 
-/* Version and kind, before anything is believed that a newer version might say otherwise. */
+/* Checks version and kind before anything that a newer version may change. */
 static int check_head(
 	const char *data, size_t length, const char *kind, const char *file, struct ckpt_error *err)
 {

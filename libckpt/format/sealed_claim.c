@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gens/NNNNNN.json: one incarnation of the job has begun, and from where. */
+/* gens/NNNNNN.json: one start of the job, and the step that it resumed from. */
 #include "format/manifest.h"
 
 #include <ckpt/types.h>
@@ -60,7 +60,7 @@ static bool read_parent(struct ckpt_reader *r, struct ckpt_claim *claim)
 	uint32_t seen = 0;
 	int member;
 
-	/* Null: it began anew. */
+	/* Null: it did not resume. */
 	if (ckpt_reader_peek(r) == 'n')
 		return ckpt_reader_scalar(r);
 	(void)ckpt_reader_open(r, '{');
@@ -118,7 +118,7 @@ int ckpt_claim_decode(const void *data, size_t length, const char *file, struct 
 
 	if (r == 0)
 		r = ckpt_sealed_read(data, length, members, read_member, &claim, file, err);
-	/* Older than its child: the lineage has an end. */
+	/* A parent must be older, so that the lineage ends. */
 	if (r == 0 && claim.parent_generation >= claim.generation)
 		r = ckpt_sealed_lacks(members[PARENT], file, err);
 	if (r == 0)

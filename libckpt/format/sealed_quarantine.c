@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* quarantine.json: a committed step that could not be restored, and why. */
+/* quarantine.json: why a committed step could not be restored. */
 #include "format/manifest.h"
 
 #include <ckpt/types.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading the members of a sealed file. */
+/* Reads the members of a sealed file. */
 #include "format/sealed.h"
 
 #include <inttypes.h>
@@ -22,7 +22,7 @@ int ckpt_sealed_read(const void *data, size_t length, const char *const *names,
 			(void)ckpt_reader_skip(&r);
 			continue;
 		}
-		/* What is wrong with a value is said by its name. */
+		/* The caller reports an invalid value by its name. */
 		r.err = NULL;
 		if (!read(&r, member, user) || r.failed)
 			return ckpt_sealed_lacks(names[member], file, err);
@@ -76,5 +76,5 @@ bool ckpt_sealed_line(struct ckpt_reader *r, char *ret_line, size_t size)
 {
 	return ckpt_reader_text(r, ret_line, size, NULL) &&
 	       (ckpt_utf8_is_line(ret_line) ||
-		       ckpt_reader_fail(r, "a text for people holds a control character"));
+		       ckpt_reader_fail(r, "a text contains a control character"));
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* step-SSSSSSSSSS.tombstone: a step that is about to be removed. */
+/* step-SSSSSSSSSS.tombstone: a step that will be deleted. */
 #include "format/manifest.h"
 
 #include <ckpt/types.h>

@@ -21,39 +21,40 @@
 #define SUFFIX      ".staging"
 
 #define LINES_MAX 1024
-#define MAGIC     UINT64_C(0x31676c74706b63) /* also a version: other ones are other lines */
+#define MAGIC     UINT64_C(0x31676c74706b63) /* and version: other lines are ignored */
 
-/* Bytes of the file that are locked, behind all that are written: whoever reads or writes it, and each line's rank. */
+/* Locked bytes of the file, beyond all data: for access to the whole file, and one for the rank of each line. */
 #define LOCK_ALL   (INT64_C(1) << 40)
 #define LOCK_LINES (LOCK_ALL + 1)
 
-/* At the opening another rank is waited for: so often, and so long each time. */
+/* While opening, another rank is waited for: this many times, and this long each time. */
 #define OPEN_TRIES   1000
 #define OPEN_REST_NS 2000000
 
 struct line {
 	uint64_t magic;
-	uint64_t need; /* 0: not known yet */
+	uint64_t need; /* 0: unknown yet */
 	uint64_t have;
 	uint64_t held;
 	uint64_t nodes;
 	uint64_t bound_count;
-	uint64_t ids[CKPT_MEMLIMIT_BOUNDS]; /* of the bounds that it is under */
+	uint64_t ids[CKPT_MEMLIMIT_BOUNDS]; /* of the bounds that apply to it */
 	uint64_t all
-		[CKPT_MEMLIMIT_BOUNDS]; /* of each, what all ranks may share half of, as agreed */
+		/* Per bound: twice what all ranks may have together, as agreed. */
+		[CKPT_MEMLIMIT_BOUNDS];
 };
 
 struct ckpt_ledger {
 	int fd;
-	char *path; /* of the directory */
+	char *path; /* the directory */
 	char name[64];
 	uint32_t ranks;
-	unsigned own; /* line */
+	unsigned own; /* index of our line */
 	unsigned count;
-	struct line lines[LINES_MAX]; /* as they were read; of a dead rank: without its magic */
+	struct line lines[LINES_MAX]; /* as read; of a dead rank: without its magic */
 };
 
-/* F_OFD_SETLK on one byte. 0, or -errno; -EAGAIN: another one has it. */
+/* F_OFD_SETLK on one byte. 0, or -errno; -EAGAIN: another process holds it. */
 static int lock_byte(int fd, int64_t at, short type)
 {
 	struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
@@ -70,7 +71,7 @@ static bool has_lock(int fd, int64_t at)
 	return fcntl(fd, F_OFD_GETLK, &lock) < 0 || lock.l_type != F_UNLCK;
 }
 
-/* Read, with the lock of all. Lines of ranks that have died are empty, and so is one's own, if it has none yet. */
+/* Reads the lines, with LOCK_ALL held. Lines of dead ranks count as empty, and so does our own if there is none yet. */
 static int read_lines(struct ckpt_ledger *l)
 {
 	ssize_t n = pread(l->fd, l->lines, sizeof(l->lines), 0);
@@ -107,7 +108,7 @@ static int write_own(struct ckpt_ledger *l)
 	return n == (ssize_t)sizeof(struct line) ? 0 : -ENOSPC;
 }
 
-/* The first line that no rank has. */
+/* Takes the first free line. */
 static int take_line(struct ckpt_ledger *l, uint64_t have)
 {
 	int r = -EAGAIN;
@@ -125,7 +126,7 @@ static int take_line(struct ckpt_ledger *l, uint64_t have)
 	return write_own(l);
 }
 
-/* Only if it is a file of this user, for whom alone it is, and that has no other name. -ESTALE: it has none any more. */
+/* Accepts only a file of this user that nobody else can access and that has one name. -ESTALE: it has none any more. */
 static int open_file(int dir, const char *name, int how)
 {
 	int fd = openat(dir, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | how, 0600);
@@ -156,7 +157,7 @@ static bool is_named(int dir, const char *name, int fd)
 	       own.st_dev == named.st_dev && own.st_ino == named.st_ino;
 }
 
-/* Removes a file that no rank has a line in. */
+/* Deletes a file in which no rank has a line. */
 static void remove_unused(int dir, const char *name)
 {
 	struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_ALL};
@@ -177,7 +178,7 @@ static bool is_ledger(const char *name, const char *prefix)
 	       strcmp(name + length - (sizeof(SUFFIX) - 1), SUFFIX) == 0;
 }
 
-/* What jobs have left that were killed before all of their ranks had come. */
+/* Deletes files of jobs that were killed before all their ranks had opened them. */
 static void sweep(int dir)
 {
 	char prefix[64];
@@ -198,7 +199,7 @@ static void sweep(int dir)
 	(void)closedir(list);
 }
 
-/* With the lock of all. -ESTALE: to be begun again. */
+/* Called with LOCK_ALL held. -ESTALE: start again. */
 static int join(struct ckpt_ledger *l, int dir, uint64_t have)
 {
 	int r;
@@ -206,7 +207,7 @@ static int join(struct ckpt_ledger *l, int dir, uint64_t have)
 	if (!is_named(dir, l->name, l->fd))
 		return -ESTALE;
 	r = take_line(l, have);
-	/* Nobody else comes. */
+	/* All ranks have joined: delete the name. */
 	if (r == 0 && live_count(l) >= l->ranks)
 		(void)unlinkat(dir, l->name, 0);
 	return r;
@@ -224,7 +225,7 @@ static int try_open(struct ckpt_ledger *l, int dir, uint64_t have)
 		r = join(l, dir, have);
 		(void)lock_byte(l->fd, LOCK_ALL, F_UNLCK);
 	} else if (r != -EAGAIN && is_named(dir, l->name, l->fd)) {
-		/* Where nobody can lock it, nobody uses it, nor would a sweep remove it. */
+		/* If nobody can lock the file, nobody uses it, and no sweep would delete it. */
 		(void)unlinkat(dir, l->name, 0);
 	}
 	if (r < 0)
@@ -244,7 +245,7 @@ static int open_in(struct ckpt_ledger *l, int dir, const struct ckpt_ledger_conf
 	sweep(dir);
 	r = try_open(l, dir, config->have);
 	for (unsigned i = 0; i < OPEN_TRIES && (r == -EAGAIN || r == -ESTALE); i++) {
-		/* Not for the lock itself: whoever has it may be stopped. */
+		/* Waits for a limited time, not for the lock, because its holder may be stopped. */
 		(void)ckpt_latch_wait_until(&rest, 1, ckpt_clock_ns() + OPEN_REST_NS);
 		r = try_open(l, dir, config->have);
 	}
@@ -287,7 +288,7 @@ int ckpt_ledger_open(const struct ckpt_ledger_config *config, struct ckpt_error 
 		ckpt_free(l);
 		return r;
 	}
-	/* A child that had it would keep the line of a rank that has died. */
+	/* A child that inherited it would keep the line of a dead rank. */
 	ckpt_fork_close(l->fd);
 	*ret_ledger = l;
 	return 0;
@@ -299,7 +300,7 @@ void ckpt_ledger_close(struct ckpt_ledger *ledger)
 
 	if (!ledger)
 		return;
-	/* Whoever else has the descriptor, the line is nobody's. */
+	/* Frees the line, even if a child has the descriptor. */
 	(void)lock_byte(ledger->fd, LOCK_LINES + ledger->own, F_UNLCK);
 	ckpt_fork_forget(ledger->fd);
 	(void)close(ledger->fd);
@@ -354,7 +355,7 @@ uint64_t ckpt_ledger_held(const struct ckpt_ledger *ledger)
 	return held;
 }
 
-/* What was agreed of a bound that a line is under; 0: nothing was, or it is not under it. */
+/* What was agreed for a bound that applies to a line; 0: nothing, or it does not apply. */
 static bool is_under(
 	const struct line *line, const struct ckpt_memlimit_bound *bound, uint64_t *ret_all)
 {
@@ -365,15 +366,15 @@ static bool is_under(
 		*ret_all = line->all[i];
 		return true;
 	}
-	/* What it is under it says with what it needs; of one that does not know its nodes it may be any. */
+	/* A line states its bounds together with its need. If it does not know its nodes, any may apply. */
 	if (line->need == 0)
 		return true;
 	return bound->nodes != 0 && (line->nodes == 0 || (line->nodes & bound->nodes) != 0);
 }
 
 /*
- * What all ranks may share half of. What is available and what they hold is that, but for what they have touched and
- * not said yet; so it stays as it was agreed, as long as what they have explains what is gone.
+ * Twice what all ranks may have together: what is available plus what they hold. The agreed value is kept while the
+ * memory that the ranks hold explains the difference, because they touch memory before they report it.
  */
 static uint64_t all_under(const struct ckpt_ledger *l, const struct ckpt_memlimit_bound *bound)
 {
@@ -395,14 +396,14 @@ static uint64_t all_under(const struct ckpt_ledger *l, const struct ckpt_memlimi
 	return ckpt_max_u64(least, ckpt_min_u64(agreed, most));
 }
 
-/* An even share, of `total`, where those who need less leave the rest to the others; UINT64_MAX: there is enough. */
+/* An even share of `total`, in which those who need less leave the rest to the others; UINT64_MAX: there is enough. */
 static uint64_t share_of(
 	const struct ckpt_ledger *l, const struct ckpt_memlimit_bound *bound, uint64_t total)
 {
 	unsigned absent = l->ranks - (unsigned)ckpt_min_u64(l->ranks, live_count(l));
 	uint64_t share = 0;
 
-	/* Each round it becomes larger, or is the last one. */
+	/* Each round enlarges it, or is the last. */
 	for (;;) {
 		uint64_t rest = total;
 		unsigned count = absent;
@@ -427,7 +428,7 @@ static uint64_t share_of(
 	}
 }
 
-/* What all ranks under the bound may have. */
+/* What all ranks under the bound may have together. */
 static uint64_t total_of(const struct ckpt_memlimit_bound *bound, uint64_t all_of_it)
 {
 	return ckpt_min_u64(all_of_it, bound->limit) / 2;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much staging memory each rank of a job on one node may have. The ranks write a line each into a file in memory,
- * which says what a rank needs and what it has. All of them together have at most half of each bound's memory. Who
- * needs less than an even share leaves the rest to those who need more.
+ * How much staging memory each rank of a job on one node may have. Each rank writes a line to a file in memory: what it
+ * needs, and what it has. All together use at most half of each bound's memory. Ranks that need less than an even share
+ * leave the rest to those that need more.
  *
- * The file has no name any more once all ranks have come. A rank that has died has no lock on its line, which is how
- * the others know. Not for two threads at once; any thread.
+ * The file loses its name when all ranks have opened it. A dead rank has no lock on its line, which shows that it is
+ * dead. Any thread, but one at a time.
  */
 #ifndef CKPT_STAGING_LEDGER_H
 #define CKPT_STAGING_LEDGER_H
@@ -17,40 +17,40 @@
 struct ckpt_ledger;
 
 struct ckpt_ledger_config {
-	const char *dir; /* of this node alone; NULL: /dev/shm */
-	const char *job; /* what only the ranks of this job have in common */
-	uint32_t ranks;  /* of the job that are taken to be on this node, 1 at least */
-	uint64_t have;   /* bytes that this one has */
+	const char *dir; /* local to this node; NULL: /dev/shm */
+	const char *job; /* shared by the ranks of this job only */
+	uint32_t ranks;  /* number of the job's ranks on this node, at least 1 */
+	uint64_t have;   /* bytes that this rank has */
 };
 
-/* Words into `err`. */
+/* Sets `err`. */
 int ckpt_ledger_open(const struct ckpt_ledger_config *config, struct ckpt_error *err,
 	struct ckpt_ledger **ret_ledger);
-/* The others have what this one had. NULL is ignored. */
+/* Frees this rank's memory for the others. NULL is ignored. */
 void ckpt_ledger_close(struct ckpt_ledger *ledger);
 
 /*
- * To read it, and to write one's own line: begin, then end. This rank holds `held` bytes of memory that others cannot
- * have. -EAGAIN: another rank has the ledger just now. Other errors: it cannot be used.
+ * To read the ledger and write our line: begin, then end. This rank holds `held` bytes that others cannot have.
+ * -EAGAIN: another rank uses the ledger now. Other errors: it is unusable.
  */
 int ckpt_ledger_begin(struct ckpt_ledger *ledger, uint64_t held);
 /*
- * Between these: the most that this rank may have in all, if it needs `need` bytes. 0: what is available is not known.
- * `memory` was read after the begin: what is touched meanwhile then counts as used by others.
+ * Between begin and end: the most that this rank may have in total if it needs `need` bytes. 0: it is unknown what is
+ * available. Read `memory` after the begin, so that memory touched meanwhile counts as used by others.
  */
 uint64_t ckpt_ledger_allow(
 	struct ckpt_ledger *ledger, const struct ckpt_memlimit *memory, uint64_t need);
 /*
- * After that, with the same `memory`: this rank's share of what it needs. 0: what is available is not known. Others may
- * have more than their shares, and this one is then allowed less than its own. Each gives back no more than what it has
- * beyond its share: if all of them counted what the others have not given back yet, each would give back everything.
+ * After that, with the same `memory`: this rank's share of what it needs. 0: it is unknown what is available. Others
+ * may have more than their shares; then this rank is allowed less than its own. Each rank gives back only what exceeds
+ * its share. If each also counted what others have not given back yet, all would give back everything.
  */
 uint64_t ckpt_ledger_share(const struct ckpt_ledger *ledger, const struct ckpt_memlimit *memory);
-/* Between these: the ranks that have come and are alive. */
+/* Between begin and end: the ranks that have joined and are alive. */
 unsigned ckpt_ledger_ranks(const struct ckpt_ledger *ledger);
-/* Between these: what all ranks hold. */
+/* Between begin and end: what all ranks hold. */
 uint64_t ckpt_ledger_held(const struct ckpt_ledger *ledger);
-/* This rank has `have` bytes, or is about to. */
+/* This rank has `have` bytes, or will soon. */
 int ckpt_ledger_end(struct ckpt_ledger *ledger, uint64_t have);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kernel's texts about memory, read with care: containers show all kinds of them. */
+/* Parses the kernel's texts about memory, with care: containers show all kinds of them. */
 #include "staging/memlimit.h"
 
 #include <limits.h>
@@ -13,15 +13,15 @@
 #define BUDGET_MIN (UINT64_C(32) << 20)
 #define BUDGET_MAX (UINT64_C(1) << 30)
 
-#define NO_LIMIT  (UINT64_C(1) << 62) /* v1 says "none" with a number just below 2^63 */
+#define NO_LIMIT  (UINT64_C(1) << 62) /* v1 reports "none" as a number just below 2^63 */
 #define RANKS_MAX 4096
 
-/* Bounds that all processes of a machine are under. */
+/* Bounds that apply to all processes of a machine. */
 #define ID_MACHINE 1
 #define ID_COMMIT  2
-#define ID_FIRST   3 /* of the others, at least */
+#define ID_FIRST   3 /* lowest id of other bounds */
 
-/* Decimal digits at `text`; where they end in *ret_end. Saturates. False if there are none. */
+/* Parses decimal digits; their end is *ret_end. Saturates. False: there are none. */
 static bool parse_number(const char *text, uint64_t *ret_value, const char **ret_end)
 {
 	uint64_t value = 0;
@@ -68,7 +68,7 @@ uint64_t ckpt_memlimit_value(const char *text)
 	return value;
 }
 
-/* `word` is one of the items, divided by commas, that begin at `list` and end before `end`. */
+/* Whether `word` is one of the comma-separated items between `list` and `end`. */
 static bool has_item(const char *list, const char *end, const char *word)
 {
 	size_t len = strlen(word);
@@ -137,7 +137,7 @@ static bool find_path(const char *groups, bool v2, struct span *ret_path)
 	return false;
 }
 
-/* Where that hierarchy is mounted, and which of its directories is seen there as the root. */
+/* The mount point of that hierarchy, and the directory that is its root there. */
 static bool find_mount(const char *mounts, bool v2, struct span *ret_root, struct span *ret_point)
 {
 	while (*mounts) {
@@ -182,7 +182,7 @@ bool ckpt_memlimit_group(const char *groups, const char *mounts, bool v2, char *
 		path.at += below ? root.len : 0;
 		path.len = below ? path.len - root.len : 0;
 	}
-	/* "/.." is outside of what is seen here. */
+	/* "/.." is outside of this mount. */
 	if (equals(path, "/") || (path.len >= 3 && memcmp(path.at, "/..", 3) == 0))
 		path.len = 0;
 	n = snprintf(ret_dir, size, "%.*s%.*s", (int)point.len, point.at, (int)path.len, path.at);
@@ -205,7 +205,7 @@ static uint64_t read_value(const char *root, const char *dir, const char *name)
 	return value;
 }
 
-/* The sum of two fields, as far as the text has them. */
+/* The sum of two fields; missing ones count as zero. */
 static uint64_t sum_fields(const char *text, const char *const keys[2])
 {
 	uint64_t sum = 0;
@@ -220,7 +220,9 @@ static uint64_t sum_fields(const char *text, const char *const keys[2])
 	return sum;
 }
 
-/* Bytes of the group's clean page cache, which the kernel drops before it kills. Dirty pages have to be written first. */
+/*
+ * Bytes of the group's clean page cache, which the kernel drops before it kills. Dirty pages have to be written first.
+ */
 static uint64_t read_cache(const char *root, const char *dir, bool v2)
 {
 	static const char *const cached[2][2] = {
@@ -258,7 +260,7 @@ static void add_bound(
 		limit->bounds_lost = true;
 }
 
-/* Of a directory of control groups. A container may show it under another name: it is the same file. */
+/* Id of a control group's directory. A container may show it under another name, but it is the same inode. */
 static bool group_id(const char *root, const char *dir, uint64_t *ret_id)
 {
 	char path[PATH_MAX];
@@ -272,14 +274,14 @@ static bool group_id(const char *root, const char *dir, uint64_t *ret_id)
 	return true;
 }
 
-/* One group: what it may use, and what it and those below it use already. */
+/* Adds one group: its limit, and what it and its children use already. */
 static void add_group(const char *root, const char *dir, bool v2, struct ckpt_memlimit *limit)
 {
 	uint64_t most = read_value(root, dir, v2 ? "memory.max" : "memory.limit_in_bytes");
 	struct ckpt_memlimit_bound bound = {0};
 	uint64_t used;
 
-	if (v2) /* above it the group is slowed down to a crawl */
+	if (v2) /* above it the group is throttled heavily */
 		most = ckpt_min_u64(most, read_value(root, dir, "memory.high"));
 	if (most == UINT64_MAX)
 		return;
@@ -297,7 +299,7 @@ static void add_group(const char *root, const char *dir, bool v2, struct ckpt_me
 	add_bound(limit, &bound, "the limit of the control group");
 }
 
-/* The group of this process and all those around it: each has a limit of its own. */
+/* Adds the group of this process and its ancestors, each of which has its own limit. */
 static void add_groups(const char *root, const char *groups, const char *mounts, bool v2,
 	struct ckpt_memlimit *limit)
 {
@@ -332,7 +334,7 @@ static void add_machine(const char *root, struct ckpt_memlimit *limit)
 			&(struct ckpt_memlimit_bound){
 				.id = ID_MACHINE, .limit = limit->limit, .available = bytes},
 			"the memory of this machine that is free");
-	/* With strict accounting memory ends where the promises do; past it a touch is SIGBUS. */
+	/* With strict accounting, memory beyond the commit limit causes SIGBUS when touched. */
 	if (read_value(root, "/proc/sys/vm", "overcommit_memory") == 2 &&
 		ckpt_memlimit_field(text.data, "CommitLimit", &bytes) &&
 		ckpt_memlimit_field(text.data, "Committed_AS", &used))
@@ -365,7 +367,7 @@ bool ckpt_memlimit_list(const char *text, uint64_t ret_set[CKPT_MEMLIMIT_NODES /
 	return true;
 }
 
-/* The nodes that have memory, and those of them that this process may use. False: not known. */
+/* The nodes that have memory, and those of them that this process may use. False: unknown. */
 static bool read_nodes(const char *root, uint64_t nodes[CKPT_MEMLIMIT_NODES / 64],
 	uint64_t allowed[CKPT_MEMLIMIT_NODES / 64])
 {
@@ -389,7 +391,7 @@ static bool read_nodes(const char *root, uint64_t nodes[CKPT_MEMLIMIT_NODES / 64
 	return known;
 }
 
-/* What one node's text has of a field, 0 if it does not have it. */
+/* A field of a node's text, 0 if it is missing. */
 static uint64_t node_field(const char *text, unsigned node, const char *name)
 {
 	char key[64];
@@ -399,7 +401,7 @@ static uint64_t node_field(const char *text, unsigned node, const char *name)
 	return ckpt_memlimit_field(text, key, &bytes) ? bytes : 0;
 }
 
-/* Adds what a node has and what is available of it: free memory and clean page cache. */
+/* Adds a node's total memory, and what is available: free memory and clean page cache. */
 static void add_node(const char *root, unsigned node, uint64_t *all, uint64_t *available)
 {
 	struct ckpt_buf text = {0};
@@ -419,7 +421,7 @@ static void add_node(const char *root, unsigned node, uint64_t *all, uint64_t *a
 	ckpt_buf_free(&text);
 }
 
-/* What the machine has free counts only on the NUMA nodes that this process may use (a cpuset's). */
+/* Only memory of the NUMA nodes that this process may use (cpuset) counts. */
 static void add_nodes(const char *root, struct ckpt_memlimit *limit)
 {
 	uint64_t nodes[CKPT_MEMLIMIT_NODES / 64];
@@ -483,7 +485,7 @@ uint64_t ckpt_memlimit_budget(const struct ckpt_memlimit *memory, uint32_t ranks
 	uint64_t bytes;
 
 	CKPT_ASSERT(ranks > 0);
-	/* A machine that tells nothing is no reason to take much. */
+	/* If the machine reports nothing, take little. */
 	if (memory->limit == UINT64_MAX || memory->unsure)
 		return BUDGET_MIN;
 	bytes = ckpt_min_u64(BUDGET_MAX, memory->limit / ranks / 8);

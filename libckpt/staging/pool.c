@@ -14,7 +14,7 @@
 #include "base/thread.h"
 #include "staging/reader_queue.h"
 
-/* A slot that was put back is nobody's to read or write. */
+/* A free slot must not be read or written. */
 #if defined(__SANITIZE_ADDRESS__)
 #define POISONS 1
 #elif defined(__has_feature)
@@ -31,8 +31,8 @@
 
 #define SLOTS_MAX     (UINT64_C(1) << 26)
 /*
- * Each piece holds the lock of the address space, for which whoever maps memory waits; and the kernel lets one
- * that takes it again at once do so for 4 ms (RWSEM_WAIT_TIMEOUT) before it gives it to one that waits.
+ * Touching holds the lock of the address space, which every mmap() waits for. A thread that takes it again at once may
+ * keep waiters out for 4 ms (RWSEM_WAIT_TIMEOUT), so pieces are small and the thread rests in between.
  */
 #define TOUCH_BYTES   (UINT64_C(256) << 10)
 #define TOUCH_REST_NS 20000
@@ -41,21 +41,22 @@ struct ckpt_pool {
 	const struct ckpt_pool_ops *ops;
 	struct ckpt_slot_memory mapping;
 	uint32_t block_bytes;
-	unsigned most; /* slots; of them there are */
+	unsigned most; /* slots; current number is `count` */
 	unsigned count;
 	unsigned free_count;
 	unsigned lent_count;
 	unsigned owed;
 	struct ckpt_slot *slots;
 	struct ckpt_slot
-		*free; /* the one used last first: its pages are there and in the TLB. Or sorted */
+		/* Last in, first out, because its pages are there and in the TLB; or sorted. */
+		*free;
 	struct ckpt_task *waiter;
 	struct ckpt_reader_quotas shares;
 	char note[256];
 
-	bool touching; /* the thread was started, and is to be joined */
+	bool touching; /* the thread was started, and must be joined */
 	pthread_t toucher;
-	struct ckpt_latch stop; /* of the toucher; nobody else touches when it is set */
+	struct ckpt_latch stop; /* stops the toucher; set: no other thread touches */
 	atomic_uint threads;
 	_Atomic uint64_t touched;
 };
@@ -85,7 +86,7 @@ static struct size_text size_text(uint64_t bytes)
 	return size;
 }
 
-/* Lowers the pool to what fits into `room`, notes it, and fails if that is too little. */
+/* Lowers the pool to what fits in `room`, and notes that. Fails if that is too little. */
 static int fit(struct ckpt_pool *pool, uint64_t room, int code, const char *bound, uint64_t *slots,
 	struct ckpt_error *err)
 {
@@ -96,7 +97,7 @@ static int fit(struct ckpt_pool *pool, uint64_t room, int code, const char *boun
 	if (fits < CKPT_POOL_SLOTS_MIN)
 		return ckpt_fail(err, code,
 			"staging needs %u blocks of %s, and only %s may be used, because of %s: "
-			"make room, raise the limit, or use smaller blocks (block_bytes)",
+			"free memory, raise the limit, or use smaller blocks (block_bytes)",
 			(unsigned)CKPT_POOL_SLOTS_MIN, size_text(pool->block_bytes).text,
 			size_text(room).text, bound);
 	(void)snprintf(pool->note, sizeof(pool->note),
@@ -107,7 +108,7 @@ static int fit(struct ckpt_pool *pool, uint64_t room, int code, const char *boun
 	return 0;
 }
 
-/* Growing a file past this limit is not an error but a signal, which would end the process. */
+/* Growing a file beyond this limit raises a signal, which would end the process. */
 static uint64_t file_limit(void)
 {
 	struct rlimit limit;
@@ -118,7 +119,7 @@ static uint64_t file_limit(void)
 }
 
 /*
- * Address space that is only reserved counts as well, and the program may need all of it: nothing is reserved then, and
+ * Reserved address space counts towards the limit, and the program may need all of it: then nothing is reserved, and
  * the pool does not grow.
  */
 static bool space_is_limited(void)
@@ -140,7 +141,7 @@ static int map(struct ckpt_pool *pool, uint64_t slots, uint64_t most, struct ckp
 	if (pool->block_bytes >= CKPT_HUGE_PAGE &&
 		ckpt_slot_memory_open_huge(slots * pool->block_bytes, reserve, &pool->mapping))
 		return 0;
-	/* Memory that is not there is noticed only when it is touched, and then it is too late. */
+	/* Missing memory would be noticed only when it is touched, which is too late. */
 	pool->ops->look(&memory);
 	if (memory.available != UINT64_MAX) {
 		r = fit(pool, memory.available - memory.available / 8, -ENOMEM, memory.bound,
@@ -151,7 +152,7 @@ static int map(struct ckpt_pool *pool, uint64_t slots, uint64_t most, struct ckp
 	return ckpt_slot_memory_open(slots * pool->block_bytes, reserve, err, &pool->mapping);
 }
 
-/* True: the toucher is to stop. */
+/* True: the toucher must stop. */
 static bool rested(struct ckpt_pool *pool)
 {
 	return ckpt_latch_wait_until(&pool->stop, 1, ckpt_clock_ns() + TOUCH_REST_NS) != 0;
@@ -161,13 +162,13 @@ static void *touch_body(void *argument)
 {
 	struct ckpt_pool *pool = argument;
 	uint64_t bytes = pool->mapping.bytes;
-	/* The first byte of a huge page brings all of it. */
+	/* Touching the first byte of a huge page brings in all of it. */
 	uint64_t step = pool->mapping.huge ? CKPT_HUGE_PAGE : TOUCH_BYTES;
 
 	for (uint64_t at = 0; at < bytes && !rested(pool); at += step) {
 		uint64_t n = ckpt_min_u64(step, bytes - at);
 
-		/* Without memory the copies that need it will say so. */
+		/* Out of memory: the copies that need it will fail. */
 		if (pool->ops->touch(pool->mapping.base + at, n) < 0)
 			break;
 		atomic_fetch_add(&pool->touched, n);
@@ -202,7 +203,7 @@ static void link_free(struct ckpt_pool *pool, struct ckpt_slot *slot)
 	pool->free = slot;
 }
 
-/* The next slots are free, and the first of them is the next that is got. */
+/* Adds the next slots to the free list; the first of them is used next. */
 static void add_slots(struct ckpt_pool *pool, unsigned count)
 {
 	CKPT_ASSERT(count <= pool->most - pool->count);
@@ -220,7 +221,7 @@ static void add_slots(struct ckpt_pool *pool, unsigned count)
 static int make_slots(struct ckpt_pool *pool, struct ckpt_error *err)
 {
 	pool->most = (unsigned)(pool->mapping.reserved / pool->block_bytes);
-	/* Zeroed, and so not touched as long as the pool does not grow. */
+	/* Zeroed memory, which is not touched until the pool grows. */
 	pool->slots = ckpt_alloc_array(pool->most, sizeof(*pool->slots));
 	if (!pool->slots)
 		return ckpt_fail(err, -ENOMEM, "out of memory for %u staging slots", pool->most);
@@ -287,7 +288,7 @@ void ckpt_pool_close(struct ckpt_pool *pool)
 	ckpt_free(pool);
 }
 
-/* Out of the list, wherever it is in it. */
+/* Removes a slot from the list, wherever it is. */
 static void take(struct ckpt_pool *pool, struct ckpt_slot *slot)
 {
 	CKPT_ASSERT(!slot->taken && pool->free_count > 0);
@@ -323,7 +324,7 @@ void ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot)
 	slot->taken = false;
 	link_free(pool, slot);
 	pool->free_count++;
-	/* Readers first: they leave enough to the writer, who would leave nothing to them. */
+	/* Readers first: they leave enough to the writer, which would leave nothing to them. */
 	ckpt_reader_quotas_wake(&pool->shares);
 	ckpt_task_wake(pool->waiter);
 }
@@ -378,7 +379,7 @@ unsigned ckpt_pool_owed(const struct ckpt_pool *pool)
 
 struct ckpt_slot *ckpt_pool_slot(const struct ckpt_pool *pool, unsigned number)
 {
-	/* How many there are is the core's to know. */
+	/* The core knows how many there are. */
 	CKPT_ASSERT(number < pool->most && pool->slots[number].data);
 	return &pool->slots[number];
 }
@@ -407,7 +408,7 @@ int ckpt_pool_add(
 	const struct ckpt_pool *pool, unsigned first, unsigned count, struct ckpt_error *err)
 {
 	size_t bytes = (size_t)count * pool->block_bytes;
-	/* Where its first page lies in a huge one, see ckpt_slot_memory_add(). */
+	/* Its file offset follows its place in a huge page, see ckpt_slot_memory_add(). */
 	uint64_t limit = file_limit();
 
 	CKPT_ASSERT(count > 0 && first < pool->most && count <= pool->most - first);
@@ -455,7 +456,7 @@ void ckpt_pool_grow(struct ckpt_pool *pool, unsigned count)
 {
 	add_slots(pool, count);
 	atomic_fetch_add(&pool->touched, (uint64_t)count * pool->block_bytes);
-	/* There is room for more of those who read. */
+	/* There are slots for more readers. */
 	ckpt_reader_quotas_admit(&pool->shares, pool->count);
 	ckpt_reader_quotas_wake(&pool->shares);
 	ckpt_task_wake(pool->waiter);
@@ -481,7 +482,7 @@ bool ckpt_pool_shrink(struct ckpt_pool *pool, unsigned count)
 
 		take(pool, slot);
 		slot->taken = false;
-		/* Its bytes are gone. */
+		/* Its contents are lost. */
 		slot->uses++;
 	}
 	pool->count = first;
@@ -535,9 +536,8 @@ const char *ckpt_pool_note(const struct ckpt_pool *pool)
 }
 
 /*
- * Launchers (torchrun) say in it how many ranks share this machine. It is nothing that a user
- * sets for us, so it is no option; and whoever changes the environment beside other threads
- * has that trouble without us.
+ * Launchers such as torchrun set it to the number of ranks on this machine. Users do not set it for us, so it is no
+ * option. A program that changes the environment in another thread is at fault anyway.
  */
 static uint32_t known_ranks(uint32_t node_ranks)
 {
@@ -552,7 +552,7 @@ void ckpt_pool_default(uint32_t node_ranks, struct ckpt_pool_config *config)
 
 	ckpt_memlimit_read("", &memory);
 	config->bytes = ckpt_memlimit_budget(&memory, ranks);
-	/* What is available is less, whenever it is asked. */
+	/* Only the limit: what is available is less, and is checked when it grows. */
 	config->bytes_max = memory.limit == UINT64_MAX ? 0 : memory.limit / 2 / ranks;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may take how many slots. */
+/* How many slots each reader may take. */
 #include "staging/reader_quota.h"
 
 void ckpt_reader_quota_join(
@@ -24,7 +24,7 @@ void ckpt_reader_quota_leave(struct ckpt_reader_quota *share)
 	*link = share->next;
 	shares->admitted -= share->admitted;
 	ckpt_reader_quotas_admit(shares, ckpt_pool_slots(share->pool));
-	/* The limit of those who stay has risen. */
+	/* The limit of the remaining readers has risen. */
 	ckpt_reader_quotas_wake(shares);
 	*share = (struct ckpt_reader_quota){0};
 }
@@ -36,10 +36,10 @@ struct ckpt_slot *ckpt_reader_quota_get(struct ckpt_reader_quota *share)
 
 	if (!share->admitted || shares->held >= most)
 		return NULL;
-	/* Whoever writes has begun in the trust that they come back. */
+	/* The writer relies on lent slots coming back. */
 	if (ckpt_pool_free(share->pool) <= ckpt_pool_owed(share->pool))
 		return NULL;
-	/* An even part each; there are slots enough for two, as they were let in. */
+	/* An even part each, which is at least two for admitted readers. */
 	if (share->held >= most / shares->admitted)
 		return NULL;
 	struct ckpt_slot *slot = ckpt_pool_get(share->pool);

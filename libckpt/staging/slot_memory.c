@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mapping staging memory, with huge pages where there are some, and touching it. */
+/* Maps staging memory, with huge pages where possible, and touches it. */
 #include "staging/slot_memory.h"
 
 #include <errno.h>
@@ -16,9 +16,9 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-#define PAGE_BYTES 4096 /* at most what a page has: touching each too often is harmless */
+#define PAGE_BYTES 4096 /* at most the real page size; touching a page twice is harmless */
 
-/* To clang "thread" means all but the atomics. */
+/* To clang, "thread" excludes atomics. */
 #if __has_attribute(disable_sanitizer_instrumentation)
 #define NOT_WATCHED __attribute__((disable_sanitizer_instrumentation))
 #else
@@ -27,7 +27,7 @@
 
 #define SYS_HUGE "/sys/kernel/mm/transparent_hugepage/"
 
-/* A memfd of that size; -errno. */
+/* Creates a memfd of that size; -errno. */
 static int open_memfd(size_t bytes, unsigned flags)
 {
 	int fd = memfd_create("ckpt-staging", MFD_CLOEXEC | flags);
@@ -42,7 +42,7 @@ static int open_memfd(size_t bytes, unsigned flags)
 	return r;
 }
 
-/* Address space at a multiple of a huge page's size, so that huge pages fit. */
+/* Reserves address space aligned to huge pages. */
 static int reserve_space(size_t bytes, char **ret_base)
 {
 	size_t room;
@@ -63,7 +63,7 @@ static int reserve_space(size_t bytes, char **ret_base)
 	return 0;
 }
 
-/* Address space without memory; `how` says whether it may replace what is there. */
+/* Reserves address space without memory; `how`: whether it may replace a mapping. */
 static int empty(char *at, size_t bytes, int how)
 {
 	int flags = how | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -71,7 +71,7 @@ static int empty(char *at, size_t bytes, int how)
 	return mmap(at, bytes, PROT_NONE, flags, -1, 0) == MAP_FAILED ? -errno : 0;
 }
 
-/* Makes reserved address space memory: of `fd` from `offset` on, or private memory if it is -1. */
+/* Maps memory over reserved address space: `fd` from `offset` on, or private memory if it is -1. */
 static int map_at(int fd, size_t offset, char *at, size_t bytes)
 {
 	int r;
@@ -82,25 +82,22 @@ static int map_at(int fd, size_t offset, char *at, size_t bytes)
 		MAP_FAILED)
 		return 0;
 	r = -errno;
-	/* The kernel may have taken the reservation away before it failed. */
+	/* The kernel may have removed the reservation before it failed. */
 	(void)empty(at, bytes, MAP_FIXED_NOREPLACE);
 	return r;
 }
 
-/*
- * The same, and closes the descriptor. It is not needed any more; kept, it would go to every child and hold the memory
- * for as long as that lives.
- */
+/* The same, then closes the descriptor, which every child would inherit, and hold the memory with it. */
 static int map_and_close(int fd, size_t offset, char *at, size_t bytes)
 {
 	int r = map_at(fd, offset, at, bytes);
 
-	/* A child that wrote to what its parent still writes from would end up in a checkpoint. */
+	/* A child's writes to this memory would end up in a checkpoint. */
 	if (r == 0 && madvise(at, bytes, MADV_DONTFORK) < 0) {
 		r = -errno;
 		(void)empty(at, bytes, MAP_FIXED);
 	}
-	/* Model weights do not belong into a core dump; if it cannot be said, so be it. */
+	/* Core dumps should not contain model weights; a failure is ignored. */
 	if (r == 0)
 		(void)madvise(at, bytes, MADV_DONTDUMP);
 	if (fd >= 0)
@@ -108,7 +105,7 @@ static int map_and_close(int fd, size_t offset, char *at, size_t bytes)
 	return r;
 }
 
-/* The same at the beginning of address space of its own. */
+/* The same, in newly reserved address space. */
 static int open_and_close(int fd, size_t reserve, struct ckpt_slot_memory *mapping)
 {
 	int r;
@@ -131,8 +128,8 @@ static int open_and_close(int fd, size_t reserve, struct ckpt_slot_memory *mappi
 }
 
 /*
- * A file of reserved huge pages; -1: there are too few of them. They are asked for elsewhere first, and belong to the
- * file then, mapped or not: a refusal in place may leave a hole there, which is anybody's.
+ * A file of reserved huge pages; -1: too few. They are mapped elsewhere first, after which they belong to the file. A
+ * failure in place could leave a hole that another mapping takes.
  */
 static int open_huge_file(size_t bytes)
 {
@@ -161,7 +158,7 @@ bool ckpt_slot_memory_open_huge(size_t bytes, size_t reserve, struct ckpt_slot_m
 		return false;
 	if (open_and_close(fd, reserve, &mapping) < 0)
 		return false;
-	/* A control group may still refuse them, which would be SIGBUS later. */
+	/* A control group may refuse the pages, which would be SIGBUS later. */
 	if (madvise(mapping.base, bytes, MADV_POPULATE_WRITE) < 0) {
 		ckpt_slot_memory_close(&mapping);
 		return false;
@@ -170,7 +167,7 @@ bool ckpt_slot_memory_open_huge(size_t bytes, size_t reserve, struct ckpt_slot_m
 	return true;
 }
 
-/* The word in brackets is the one in force. */
+/* The active word is in brackets. */
 static bool in_force(const char *text, const char *word)
 {
 	const char *open = strchr(text, '[');
@@ -187,7 +184,7 @@ bool ckpt_slot_memory_advice_heeded(const char *general, const char *of_size)
 	       in_force(text, "advise") || in_force(text, "madvise") || in_force(text, "force");
 }
 
-/* By `file` and its namesake for huge pages of 2 MiB. */
+/* By `file` and its variant for huge pages of 2 MiB. */
 static bool advice_heeded(const char *file)
 {
 	struct ckpt_buf general = {0};
@@ -206,10 +203,10 @@ static bool advice_heeded(const char *file)
 	return heeded;
 }
 
-/* What ordinary pages are made of, so that they are huge where there is a choice. */
+/* The kind of ordinary pages, chosen so that they can be huge. */
 struct kind {
 	int fd;    /* -1: private memory */
-	bool huge; /* advice to use huge pages is heeded */
+	bool huge; /* the kernel follows advice to use huge pages */
 };
 
 static int open_kind(size_t bytes, struct ckpt_error *err, struct kind *ret_kind)
@@ -260,12 +257,12 @@ void ckpt_slot_memory_close(struct ckpt_slot_memory *mapping)
 {
 	int r = munmap(mapping->base, mapping->reserved);
 
-	/* Cut out of a mapping that has grown together with its neighbour it takes one more: it stays then. */
+	/* Unmapping a part of a merged mapping needs one more mapping, and may fail: then it stays. */
 	CKPT_ASSERT(r == 0 || errno == ENOMEM);
 	mapping->base = NULL;
 }
 
-/* Reserved huge pages, if there are enough. */
+/* Maps reserved huge pages, if there are enough. */
 static bool add_huge(char *at, size_t bytes)
 {
 	int fd = open_huge_file(bytes);
@@ -276,7 +273,7 @@ static bool add_huge(char *at, size_t bytes)
 int ckpt_slot_memory_add(
 	const struct ckpt_slot_memory *mapping, size_t at, size_t bytes, struct ckpt_error *err)
 {
-	/* A page lies in its huge page of the file as it does in that of the address space. */
+	/* The offset within the huge page is the same in the file and in memory. */
 	size_t offset = at % CKPT_HUGE_PAGE;
 	struct kind kind;
 	int r;
@@ -291,8 +288,8 @@ int ckpt_slot_memory_add(
 		return r;
 	r = map_and_close(kind.fd, offset, mapping->base + at, bytes);
 	if (r < 0)
-		return ckpt_fail(err, r, "%zu MiB more cannot be mapped: %s", bytes >> 20,
-			ckpt_code_text(r));
+		return ckpt_fail(err, r, "cannot map %zu MiB more of staging memory: %s",
+			bytes >> 20, ckpt_code_text(r));
 	if (bytes >= CKPT_HUGE_PAGE)
 		(void)madvise(mapping->base + at, bytes, MADV_HUGEPAGE);
 	return 0;
@@ -300,10 +297,12 @@ int ckpt_slot_memory_add(
 
 void ckpt_slot_memory_drop(char *at, size_t bytes)
 {
-	/* The pages of a file are the file's, also where it is mapped no more; private ones are not a file's. */
+	/*
+	 * A file keeps its pages even if they are not mapped, so they are removed from it; private pages are dropped.
+	 */
 	if (madvise(at, bytes, MADV_REMOVE) == 0 || madvise(at, bytes, MADV_DONTNEED) == 0)
 		return;
-	/* Neither takes pages that the program has locked (mlockall). */
+	/* Both fail for pages that the program has locked (mlockall). */
 	(void)munlock(at, bytes);
 	if (madvise(at, bytes, MADV_REMOVE) < 0)
 		(void)madvise(at, bytes, MADV_DONTNEED);
@@ -318,8 +317,8 @@ void ckpt_slot_memory_remove(const struct ckpt_slot_memory *mapping, size_t at, 
 }
 
 /*
- * Writes to each page what it holds. Only a compare and swap does that beside other writers and is
- * not turned into a load by a compiler; tools that watch for races and poisoned memory look away.
+ * Writes the same value to each page. Only a compare-and-swap does that safely beside other writers and is not
+ * optimised to a load. Race and poison detectors must ignore it.
  */
 /* NOLINTNEXTLINE(readability-non-const-parameter): the swap writes */
 NOT_WATCHED void ckpt_slot_memory_touch_pages(char *at, size_t bytes)

@@ -77,7 +77,7 @@ static void test_head(void **state)
 		f = (struct forgery)FORGERY;
 		f.minor = minor;
 		f.meta_bytes = length;
-		check_refused(&f, length > CKPT_META_MAX ? "more meta" : "do not add up");
+		check_refused(&f, length > CKPT_META_MAX ? "too much meta" : "do not add up");
 		f = (struct forgery)FORGERY;
 		f.minor = minor;
 		f.chunk_count = length;
@@ -87,11 +87,11 @@ static void test_head(void **state)
 	f = (struct forgery)FORGERY;
 	f.tensors_bytes = strlen(f.tensors) + 28;
 	f.chunk_count = 1;
-	check_refused(&f, "something follows behind the end");
+	check_refused(&f, "something follows after the end");
 	f = (struct forgery)FORGERY;
 	f.meta_bytes = UINT64_MAX - 27;
 	f.chunk_count = 3;
-	check_refused(&f, "more meta");
+	check_refused(&f, "too much meta");
 	f = (struct forgery)FORGERY;
 	f.tail = "x";
 	check_refused(&f, "do not add up");
@@ -112,32 +112,32 @@ static void test_sizes(void **state)
 		f.records = 0;
 		f.header_bytes = headers[i];
 		f.shard_bytes = UINT64_C(1) << 45;
-		check_refused(&f, "an impossible size");
+		check_refused(&f, "has an impossible ");
 	}
 	f.header_bytes = 4096 + 100000000 / 4096 * 4096;
-	check_refused(&f, "header has an impossible size");
+	check_refused(&f, "an impossible header size");
 	for (size_t i = 0; i < COUNT(shards); i++) {
 		f = (struct forgery)FORGERY;
 		f.records = 0;
 		f.shard_bytes = shards[i];
-		check_refused(&f, "a shard of an impossible size");
+		check_refused(&f, "an impossible shard size");
 	}
 	for (size_t i = 0; i < COUNT(chunks); i++) {
 		f = (struct forgery)FORGERY;
 		f.records = 0;
 		f.chunk_bytes = chunks[i];
-		check_refused(&f, "chunks of an impossible size");
+		check_refused(&f, "an impossible chunk size");
 	}
 	f = (struct forgery)FORGERY;
 	f.rank = 1000000;
-	check_refused(&f, "a rank that no world has");
+	check_refused(&f, "an impossible rank");
 	/* A shard longer or shorter than its tensors. */
 	for (uint64_t bytes = 4096; bytes < 4116; bytes++) {
 		if (bytes == 4106)
 			continue;
 		f = (struct forgery)FORGERY;
 		f.shard_bytes = bytes;
-		check_refused(&f, bytes < 4106 ? "reaches out of the shard" : "its tensors end at");
+		check_refused(&f, bytes < 4106 ? "exceeds the shard" : "its tensors end at");
 	}
 }
 
@@ -149,17 +149,17 @@ static void test_chunks(void **state)
 
 	(void)state;
 	f.records = 1;
-	check_refused(&f, "a number of chunks that is not its shard's");
+	check_refused(&f, "another number of chunks than its shard");
 	f.records = 3;
-	check_refused(&f, "a number of chunks that is not its shard's");
+	check_refused(&f, "another number of chunks than its shard");
 	/* As many chunks as bytes, said in a small file. */
 	f = (struct forgery)FORGERY;
 	f.chunk_bytes = 1;
-	check_refused(&f, "a number of chunks that is not its shard's");
+	check_refused(&f, "another number of chunks than its shard");
 	/* 2^45 bytes in one-byte chunks: counted, not made. */
 	f.tensors = TENSORS(TENSOR("\"a\"", "\"U8\"", "[35184372088832]", "4096"));
 	f.shard_bytes = 4096 + (UINT64_C(1) << 45);
-	check_refused(&f, "a number of chunks that is not its shard's");
+	check_refused(&f, "another number of chunks than its shard");
 	/* Every byte of a record but its digest. */
 	f = (struct forgery)FORGERY;
 	bytes = kit_forge(&f);
@@ -215,29 +215,29 @@ static const struct {
 	{"{}", "\"tensors\" is missing"},
 	{"{\"tensors\":[]}", "its tensors end at"},
 	{"{\"tensors\":{}}", "'[' is missing"},
-	{"{\"tensors\":[" A "],\"tensors\":[]}", "there twice"},
-	{"{\"tensors\":[" A "],\"aliases\":[],\"aliases\":[]}", "there twice"},
+	{"{\"tensors\":[" A "],\"tensors\":[]}", "occurs twice"},
+	{"{\"tensors\":[" A "],\"aliases\":[],\"aliases\":[]}", "occurs twice"},
 	{TENSORS(A) "x", "something follows"},
 	{TENSORS(A) "\x01", "something follows"},
 	{TENSORS(A ","), "'{' is missing"},
 	{TENSORS("[]"), "'{' is missing"},
 	{TENSORS("{}"), "lacks its name"},
 	{TENSORS("{\"name\":\"a\",\"dtype\":\"U8\",\"shape\":[10]}"), "lacks its name"},
-	{TENSORS("{\"name\":\"a\",\"name\":\"a\"}"), "there twice"},
-	{TENSORS("{\"name\":\"a\",\"\\u006eame\":\"b\"}"), "there twice"},
+	{TENSORS("{\"name\":\"a\",\"name\":\"a\"}"), "occurs twice"},
+	{TENSORS("{\"name\":\"a\",\"\\u006eame\":\"b\"}"), "occurs twice"},
 	/* Names. */
 	{TENSORS(TENSOR("\"\"", "\"U8\"", "[10]", "4096")), "is empty"},
 	{TENSORS(TENSOR("\"__metadata__\"", "\"U8\"", "[10]", "4096")), "is reserved"},
-	{TENSORS(TENSOR("\"a\\u0000b\"", "\"U8\"", "[10]", "4096")), "holds NUL"},
-	{TENSORS(TENSOR("\"\\u0000\"", "\"U8\"", "[10]", "4096")), "holds NUL"},
+	{TENSORS(TENSOR("\"a\\u0000b\"", "\"U8\"", "[10]", "4096")), "contains a NUL"},
+	{TENSORS(TENSOR("\"\\u0000\"", "\"U8\"", "[10]", "4096")), "contains a NUL"},
 	{TENSORS(TENSOR("\"\\ud800\"", "\"U8\"", "[10]", "4096")), "half a surrogate"},
 	{TENSORS(TENSOR("\"\xff\"", "\"U8\"", "[10]", "4096")), "is not UTF-8"},
 	{TENSORS(TENSOR("\"\xed\xa0\x80\"", "\"U8\"", "[10]", "4096")), "is not UTF-8"},
 	{TENSORS(TENSOR("\"a\nb\"", "\"U8\"", "[10]", "4096")), "control byte"},
 	{TENSORS(TENSOR("1", "\"U8\"", "[10]", "4096")), "'\"' is missing"},
 	/* Types and shapes. */
-	{TENSORS(TENSOR("\"a\"", "\"U9\"", "[10]", "4096")), "dtype 'U9', which is not"},
-	{TENSORS(TENSOR("\"a\"", "\"\"", "[10]", "4096")), "which is not known"},
+	{TENSORS(TENSOR("\"a\"", "\"U9\"", "[10]", "4096")), "the unknown dtype 'U9'"},
+	{TENSORS(TENSOR("\"a\"", "\"\"", "[10]", "4096")), "has the unknown dtype"},
 	{TENSORS(TENSOR("\"a\"", "\"0123456789abcdef\"", "[10]", "4096")), "more than 15"},
 	{TENSORS(TENSOR("\"a\"", "2", "[10]", "4096")), "'\"' is missing"},
 	{TENSORS(TENSOR("\"a\"", "\"U8\"", "10", "4096")), "'[' is missing"},
@@ -256,22 +256,22 @@ static const struct {
 		"more than 16 dimensions"},
 	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[[10]]", "4096")), "a whole number is missing"},
 	/* Places. */
-	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[10]", "0")), "where 4096 is due"},
-	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[10]", "4095")), "where 4096 is due"},
-	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[10]", "4097")), "where 4096 is due"},
-	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[10]", "9223372036854775807")), "is due"},
+	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[10]", "0")), "where 4096 is expected"},
+	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[10]", "4095")), "where 4096 is expected"},
+	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[10]", "4097")), "where 4096 is expected"},
+	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[10]", "9223372036854775807")), "is expected"},
 	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[10]", "18446744073709551606")), "2^63-1"},
 	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[10]", "-1")), "a whole number is missing"},
-	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[11]", "4096")), "reaches out of the shard"},
+	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[11]", "4096")), "exceeds the shard"},
 	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[9]", "4096")), "its tensors end at"},
 	/* Two that overlap, and two with a hole between them. */
 	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[5]", "4096") "," TENSOR(
 		 "\"b\"", "\"U8\"", "[6]", "4100")),
-		"where 4101 is due"},
+		"where 4101 is expected"},
 	{TENSORS(TENSOR("\"a\"", "\"U8\"", "[4]", "4096") "," TENSOR(
 		 "\"b\"", "\"U8\"", "[5]", "4101")),
-		"where 4100 is due"},
-	{TENSORS(A "," A), "where 4106 is due"},
+		"where 4100 is expected"},
+	{TENSORS(A "," A), "where 4106 is expected"},
 	/* Order, and with it most names that come twice. */
 	{TENSORS(TENSOR("\"b\"", "\"U8\"", "[5]", "4096") "," TENSOR(
 		 "\"a\"", "\"U8\"", "[5]", "4101")),
@@ -294,7 +294,7 @@ static const struct {
 	/* Also where no use is made of it. */
 	{TENSORS(DIGESTED("[0]", "\"\"")), "is not 32 lower-case"},
 	{TENSORS(DIGESTED("[10]", "7")), "'\"' is missing"},
-	{TENSORS(DIGESTED("[10]", DIGEST ",\"digest\":" DIGEST)), "there twice"},
+	{TENSORS(DIGESTED("[10]", DIGEST ",\"digest\":" DIGEST)), "occurs twice"},
 	{TENSORS(VARYING("[10]", "0")), "\"varies\" of tensor 'a' is not 1"},
 	{TENSORS(VARYING("[10]", "2")), "\"varies\" of tensor 'a' is not 1"},
 	{TENSORS(VARYING("[10]", "true")), "number"},
@@ -320,20 +320,20 @@ static void test_aliases(void **state)
 		{ALIASES("{}"), "lacks its name or its target"},
 		{ALIASES("{\"name\":\"b\"}"), "lacks its name or its target"},
 		{ALIASES("{\"name\":\"\",\"target\":\"a\"}"), "lacks its name or its target"},
-		{ALIASES("{\"name\":\"b\",\"target\":\"\"}"), "which it does not hold"},
+		{ALIASES("{\"name\":\"b\",\"target\":\"\"}"), "which it does not have"},
 		{ALIASES("{\"name\":\"b\",\"target\":\"c\"}"),
-			"'b' of 'c', which it does not hold"},
+			"'b' of 'c', which it does not have"},
 		{ALIASES("{\"name\":\"b\",\"target\":\"b\"}"),
-			"'b' of 'b', which it does not hold"},
+			"'b' of 'b', which it does not have"},
 		{ALIASES("{\"name\":\"a\",\"target\":\"a\"}"), "gives the name 'a' twice"},
 		{ALIASES("{\"name\":\"b\",\"target\":\"a\"},{\"name\":\"b\",\"target\":\"a\"}"),
 			"'b' is out of order"},
 		{ALIASES("{\"name\":\"c\",\"target\":\"a\"},{\"name\":\"b\",\"target\":\"a\"}"),
 			"'b' is out of order"},
 		{ALIASES("{\"name\":\"b\",\"target\":\"a\"},{\"name\":\"c\",\"target\":\"b\"}"),
-			"'c' of 'b', which it does not hold"},
-		{ALIASES("{\"name\":\"b\",\"target\":\"a\",\"name\":\"c\"}"), "there twice"},
-		{ALIASES("{\"name\":\"b\\u0000\",\"target\":\"a\"}"), "holds NUL"},
+			"'c' of 'b', which it does not have"},
+		{ALIASES("{\"name\":\"b\",\"target\":\"a\",\"name\":\"c\"}"), "occurs twice"},
+		{ALIASES("{\"name\":\"b\\u0000\",\"target\":\"a\"}"), "contains a NUL"},
 		{ALIASES("1"), "'{' is missing"},
 	};
 	struct forgery f = FORGERY;
@@ -354,16 +354,17 @@ static void test_boxes(void **state)
 		const char *says;
 	} cases[] = {
 		{BOX("\"global_start\":[0,0]"), "without a global_shape"},
-		{BOX("\"global_shape\":[2]"), "different dimensions"},
-		{BOX("\"global_shape\":[2,5,1]"), "different dimensions"},
-		{BOX("\"global_shape\":[2,5],\"global_start\":[0]"), "different dimensions"},
-		{BOX("\"global_shape\":[1,5]"), "reaches out of its whole"},
-		{BOX("\"global_shape\":[2,4]"), "reaches out of its whole"},
-		{BOX("\"global_shape\":[0,5]"), "reaches out of its whole"},
-		{BOX("\"global_shape\":[4,5],\"global_start\":[3,0]"), "reaches out of its whole"},
-		{BOX("\"global_shape\":[4,5],\"global_start\":[5,0]"), "reaches out of its whole"},
+		{BOX("\"global_shape\":[2]"), "other dimensions than its global_shape"},
+		{BOX("\"global_shape\":[2,5,1]"), "other dimensions than its global_shape"},
+		{BOX("\"global_shape\":[2,5],\"global_start\":[0]"),
+			"other dimensions than its global_shape"},
+		{BOX("\"global_shape\":[1,5]"), "exceeds its global_shape"},
+		{BOX("\"global_shape\":[2,4]"), "exceeds its global_shape"},
+		{BOX("\"global_shape\":[0,5]"), "exceeds its global_shape"},
+		{BOX("\"global_shape\":[4,5],\"global_start\":[3,0]"), "exceeds its global_shape"},
+		{BOX("\"global_shape\":[4,5],\"global_start\":[5,0]"), "exceeds its global_shape"},
 		{BOX("\"global_shape\":[4,5],\"global_start\":[9223372036854775807,0]"),
-			"reaches out of its whole"},
+			"exceeds its global_shape"},
 		{BOX("\"global_shape\":[4,5],\"global_start\":[-1,0]"), "number is missing"},
 		{BOX("\"global_shape\":[4294967296,4294967296]"), "more than 2^63-1 bytes"},
 		{BOX("\"global_shape\":[9223372036854775807,5]"), "more than 2^63-1 bytes"},

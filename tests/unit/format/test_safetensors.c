@@ -178,7 +178,7 @@ static void test_other_writers(void **state)
 		 "\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},"
 		 "\"__metadata__\":{\"format\":\"pt\"},"
 		 "\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[12,13]}}",
-			"\"__metadata__\" is there twice"},
+			"\"__metadata__\" occurs twice"},
 		{"{\"__metadata__\\u0000\":{}}", "expected tensor 'a'"},
 		{"{\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[12,13]},"
 		 "\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]}}",
@@ -198,9 +198,9 @@ static void test_other_writers(void **state)
 		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0]}}", "tensor 'a'"},
 		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[3]}}", "tensor 'a'"},
 		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"shape\":[3],\"data_offsets\":[0,12]}}",
-			"there twice"},
+			"occurs twice"},
 		{"{\"a\":[]}", "'{' is missing"},
-		{"[]", "does not begin as a safetensors file"},
+		{"[]", "does not begin like a safetensors file"},
 		{"{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,12]},"
 		 "\"b\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[12,13]}}}",
 			"something follows"},

@@ -81,10 +81,10 @@ static void test_hostile_json(void **state)
 {
 	static const struct sealed_case cases[] = {
 		{WITH("\"a\":[1,2,{\"b\":null}]"), 0, ""},
-		{WITH("\"digest\":1"), CKPT_EFORMAT, "\"digest\" is there twice"},
-		{WITH("\"kind\":\"store\""), CKPT_EFORMAT, "\"kind\" is there twice"},
-		{WITH("\"\\u006bind\":\"store\""), CKPT_EFORMAT, "\"kind\" is there twice"},
-		{WITH("\"scope\":\"node\""), CKPT_EFORMAT, "\"scope\" is there twice"},
+		{WITH("\"digest\":1"), CKPT_EFORMAT, "\"digest\" occurs twice"},
+		{WITH("\"kind\":\"store\""), CKPT_EFORMAT, "\"kind\" occurs twice"},
+		{WITH("\"\\u006bind\":\"store\""), CKPT_EFORMAT, "\"kind\" occurs twice"},
+		{WITH("\"scope\":\"node\""), CKPT_EFORMAT, "\"scope\" occurs twice"},
 		/* Members that are not known are passed over, if they are JSON. */
 		{WITH("\"a\":1,\"a\":\"\\u0000\""), 0, ""},
 		{WITH("\"a\":[9223372036854775808,-1,1e999]"), 0, ""},
