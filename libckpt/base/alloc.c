@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The allocator: libc's, behind a hook with which tests make it fail. */
+/* The allocator: that of libc, with a hook that lets tests make it fail. */
 #include "base/alloc.h"
 
 #include <stdlib.h>

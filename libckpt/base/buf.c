@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A growing run of bytes. */
+/* A growing byte buffer. */
 #include "base/buf.h"
 
 #include <stdarg.h>
@@ -17,7 +17,7 @@ void ckpt_buf_free(struct ckpt_buf *buf)
 	*buf = (struct ckpt_buf){0};
 }
 
-/* Room for `more` bytes after `len`. */
+/* Makes space for `more` bytes after `len`. */
 static bool reserve(struct ckpt_buf *buf, size_t more)
 {
 	size_t need;
@@ -105,7 +105,7 @@ void ckpt_buf_put_le64(struct ckpt_buf *buf, uint64_t value)
 	ckpt_buf_put(buf, bytes, sizeof(bytes));
 }
 
-/* What JSON asks to be escaped; false if `byte` may stand as it is. */
+/* Appends a JSON escape; false if `byte` needs none. */
 static bool put_escaped(struct ckpt_buf *buf, unsigned char byte)
 {
 	static const char names[] = "btnvfr"; /* 0x08 to 0x0d; JSON has no \v */
@@ -124,7 +124,7 @@ static bool put_escaped(struct ckpt_buf *buf, unsigned char byte)
 void ckpt_buf_put_json(struct ckpt_buf *buf, const char *text)
 {
 	size_t left = strlen(text);
-	const char *run = text; /* bytes from here on may stand as they are */
+	const char *run = text; /* the bytes from here on are copied unchanged */
 
 	ckpt_buf_put(buf, "\"", 1);
 	while (left > 0) {

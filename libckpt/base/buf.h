@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A growing run of bytes, for building small files in memory. */
+/* A growing byte buffer, for building small files in memory. */
 #ifndef CKPT_BASE_BUF_H
 #define CKPT_BASE_BUF_H
 
@@ -20,7 +20,7 @@ void ckpt_buf_fill(struct ckpt_buf *buf, char byte, size_t count);
 CKPT_PRINTF(2, 3) void ckpt_buf_printf(struct ckpt_buf *buf, const char *fmt, ...);
 void ckpt_buf_put_le32(struct ckpt_buf *buf, uint32_t value);
 void ckpt_buf_put_le64(struct ckpt_buf *buf, uint64_t value);
-/* A JSON string with its quotes. Valid UTF-8 stays; what is not valid becomes U+FFFD. */
+/* A JSON string with its quotes. Invalid UTF-8 becomes U+FFFD. */
 void ckpt_buf_put_json(struct ckpt_buf *buf, const char *text);
 
 #endif

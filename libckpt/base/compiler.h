@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compiler attributes and the few macros that everything uses. */
+/* Compiler attributes and the few macros used everywhere. */
 #ifndef CKPT_BASE_COMPILER_H
 #define CKPT_BASE_COMPILER_H
 
@@ -15,10 +15,10 @@
 #define CKPT_CONTAINER(ptr, type, member)                                                          \
 	((type *)(void *)((char *)(1 ? (ptr) : &((type *)0)->member) - offsetof(type, member)))
 
-/* Stays on in release builds: what it checks costs nothing beside what follows it. */
+/* Stays on in release builds, because its cost is negligible. */
 #define CKPT_ASSERT(cond) ((cond) ? (void)0 : ckpt_assert_failed(#cond, __FILE__, __LINE__))
 
-/* The same in a switch: no other case comes. */
+/* The same for a switch: no other case may occur. */
 /* clang-format off */
 #define CKPT_ASSERT_NO_OTHER default: ckpt_assert_failed("no other case", __FILE__, __LINE__)
 /* clang-format on */

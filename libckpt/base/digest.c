@@ -74,7 +74,7 @@ bool ckpt_digest_parse(const char *hex, struct ckpt_digest *ret_digest)
 {
 	struct ckpt_digest digest;
 
-	/* A NUL is not a digit, so nothing behind the end is read. */
+	/* A NUL is no digit, so nothing after the end is read. */
 	for (size_t i = 0; i < CKPT_DIGEST_SIZE; i++) {
 		int high = nibble(hex[2 * i]);
 		int low = high < 0 ? -1 : nibble(hex[2 * i + 1]);

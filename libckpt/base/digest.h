@@ -6,7 +6,7 @@
 #include "base/compiler.h"
 
 #define CKPT_DIGEST_SIZE 16
-#define CKPT_DIGEST_HEX  33 /* with the final NUL */
+#define CKPT_DIGEST_HEX  33 /* with the NUL */
 
 struct ckpt_digest {
 	uint8_t bytes[CKPT_DIGEST_SIZE];
@@ -20,7 +20,7 @@ bool ckpt_digest_equal(const struct ckpt_digest *a, const struct ckpt_digest *b)
 void ckpt_digest_hex(const struct ckpt_digest *digest, char ret_hex[CKPT_DIGEST_HEX]);
 /* False unless `hex` is exactly 32 lower-case hexadecimal digits. */
 bool ckpt_digest_parse(const char *hex, struct ckpt_digest *ret_digest);
-/* XXH3-64: for samples of lines, and the number of a place, which FORMAT.md has (section 12). */
+/* XXH3-64: for samples, and for the number of a remote store (FORMAT.md, section 12). */
 uint64_t ckpt_hash64(const void *data, size_t len, uint64_t seed);
 
 #endif

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH3 of libxxhash once more, compiled for AVX2 whatever the rest is compiled for. */
+/* XXH3 of libxxhash again, compiled for AVX2 whatever the target of the rest is. */
 #include "base/digest_avx2.h"
 
 #include <string.h>
 
 #if defined(__x86_64__)
 
-/* Before the pragma: its functions name the targets that they need. */
+/* Included before the pragma, because its functions have their own targets. */
 #include <immintrin.h>
 
 #if defined(__clang__)

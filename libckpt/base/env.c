@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The only calls of the members of struct ckpt_env_ops. */
+/* The only callers of the members of struct ckpt_env_ops. */
 #include "base/env.h"
 
 uint64_t ckpt_env_now(struct ckpt_env *env)

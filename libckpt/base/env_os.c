@@ -12,7 +12,7 @@
 #include "base/thread.h"
 
 #define WORKERS_MAX    1024
-#define NAME_MAX_CHARS 8 /* of what workers are called, before their number */
+#define NAME_MAX_CHARS 8 /* characters of a worker's name before its number */
 
 struct job_list {
 	struct ckpt_job *head;
@@ -57,7 +57,7 @@ static uint64_t os_random(struct ckpt_env *env)
 	ssize_t got;
 
 	(void)env;
-	/* ckpt_env_os_open() has tried it; so few bytes are not interrupted. */
+	/* ckpt_env_os_open() has tried it, and so few bytes are never interrupted. */
 	got = getrandom(&value, sizeof(value), 0);
 	CKPT_ASSERT(got == (ssize_t)sizeof(value));
 	return value;
@@ -105,7 +105,7 @@ static const struct ckpt_env_ops os_ops = {
 	.run = os_run,
 };
 
-/* The next job, or NULL when the pool closes and nothing is left. */
+/* The next job, or NULL when the pool closes and no job is left. */
 static struct ckpt_job *next_job(struct ckpt_env_os *os)
 {
 	struct ckpt_job *job;

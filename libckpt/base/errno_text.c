@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The C library's own phrases. That it tells them untranslated is newer than the oldest that is supported. */
+/* The C library's own texts. Its function that returns them untranslated is newer than the oldest supported version. */
 #include "base/errno_text.h"
 
 #include <errno.h>

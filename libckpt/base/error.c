@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Error records: how they are filled, kept per thread, and handed to callers. */
+/* Error records: setting them, keeping one per thread, and copying them to callers. */
 #include "base/error.h"
 
 #include <stdarg.h>
@@ -13,15 +13,15 @@
 #define ERRNO_MAX 4095
 
 /*
- * Two records for each thread. A call that begins takes the one that does not hold the last failure,
- * so that a call that succeeds leaves that failure readable.
+ * Two records per thread. A call uses the one that does not hold the last failure, so that a successful call leaves
+ * that failure readable.
  */
 static _Thread_local struct ckpt_error records[2];
 static _Thread_local unsigned current;
 
 void ckpt_assert_failed(const char *cond, const char *file, int line)
 {
-	/* Nothing but stderr can be trusted now; a failure to write there changes nothing. */
+	/* Only stderr can be trusted now; a failed write is ignored. */
 	(void)fprintf(stderr, "libckpt: %s:%d: assertion failed: %s\n", file, line, cond);
 	abort();
 }
@@ -135,7 +135,7 @@ int ckpt_error_copy(const struct ckpt_error *err, struct ckpt_error *ret_error)
 	size = ret_error->size;
 	if (size < sizeof(ret_error->size))
 		return err->code;
-	/* A caller built against a later header finds zeros in the fields that we do not know. */
+	/* A caller that was built with a newer header finds zeros in fields that this library does not have. */
 	if (size > sizeof(*err))
 		memset((char *)ret_error + sizeof(*err), 0, size - sizeof(*err));
 	memcpy(ret_error, err, ckpt_min_u64(size, sizeof(*err)));

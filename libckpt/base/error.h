@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Error records. The place that decides an error words it, once, with ckpt_fail(); everything above
- * returns the code. The first failure in a record stays.
+ * Error records. The function that decides on an error sets its message, once, with ckpt_fail(); its callers return the
+ * code. A record keeps its first error.
  */
 #ifndef CKPT_BASE_ERROR_H
 #define CKPT_BASE_ERROR_H
@@ -9,7 +9,7 @@
 #include <ckpt/error.h>
 #include "base/compiler.h"
 
-/* Where it failed. Zero and NULL: not known. */
+/* Where it failed. Zero and NULL: unknown. */
 struct ckpt_where {
 	const char *tier;
 	const char *file;
@@ -20,7 +20,7 @@ struct ckpt_where {
 
 void ckpt_error_clear(struct ckpt_error *err);
 
-/* Records `code` and the sentence in `err` (NULL: dropped), unless it holds one; returns `code`. */
+/* Sets `code` and the message in `err` (NULL: ignored), unless it already has an error; returns `code`. */
 CKPT_PRINTF(3, 4) int ckpt_fail(struct ckpt_error *err, int code, const char *fmt, ...);
 
 CKPT_PRINTF(4, 5)
@@ -28,22 +28,22 @@ int ckpt_fail_at(
 	struct ckpt_error *err, int code, const struct ckpt_where *where, const char *fmt, ...);
 
 /*
- * What a remote store has said of this failure: its words and status, with this `where`. False: `said` is of
- * another code, or of this machine, and its words say no more than the code.
+ * Takes the remote store's error `said`, with its message and status, and adds `where`. False: `said` has another code,
+ * or is of this machine, where its message adds nothing.
  */
 bool ckpt_fail_said(struct ckpt_error *err, int code, const struct ckpt_where *where,
 	const struct ckpt_error *said);
 
-/* What was read is missing, cut short, changed, or malformed. */
+/* Whether the code means that what was read is missing, cut short, changed or malformed. */
 bool ckpt_code_is_damage(int code);
 
-/* "No space left on device (ENOSPC)": the text of -errno and library codes in messages. */
+/* "No space left on device (ENOSPC)": the text of -errno and library codes, for messages. */
 const char *ckpt_code_text(int code);
 
-/* This thread's record, behind ckpt_last_error(). Cleared by the call; hand it to ckpt_fail(). */
+/* This thread's record, which ckpt_last_error() returns. It is cleared; pass it to ckpt_fail(). */
 struct ckpt_error *ckpt_error_here(void);
 
-/* Copies at most what the caller's ret->size says. Returns the code. */
+/* Copies at most ret->size bytes. Returns the code. */
 int ckpt_error_copy(const struct ckpt_error *err, struct ckpt_error *ret_error);
 
 #endif

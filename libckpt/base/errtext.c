@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The phrase for every error code. */
+/* The text of every error code. */
 #include "base/error.h"
 
 #include <pthread.h>
@@ -47,7 +47,7 @@ static const struct phrase phrases[] = {
 
 #define TEXT_SIZE 96
 
-/* Filled once, so that a message may hold several texts and none needs freeing. */
+/* Filled once, so that a message may contain several texts and none is freed. */
 static pthread_once_t filled = PTHREAD_ONCE_INIT;
 static char errno_texts[CKPT_ERRNO_END][TEXT_SIZE];
 static char code_texts[CKPT_COUNT(phrases)][TEXT_SIZE];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The core's inbox: a locked list, taken whole. */
+/* The core's inbox: a list with a lock, taken as a whole. */
 #include "base/inbox.h"
 
 #include "base/thread.h"
@@ -35,7 +35,7 @@ void ckpt_inbox_push(struct ckpt_inbox *inbox, struct ckpt_node *node)
 	else
 		inbox->head = node;
 	inbox->tail = node;
-	/* Under the lock: once it is released, the inbox may be gone. */
+	/* With the lock held: once it is released, the inbox may be freed. */
 	pthread_cond_signal(&inbox->ready);
 	pthread_mutex_unlock(&inbox->lock);
 }

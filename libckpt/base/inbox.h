@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The way into the core. Any thread pushes a node that it owns; the core takes them all, in order,
- * and runs each on its own thread. Nodes are embedded in what they carry (a request, a job, a
- * command), so a push allocates nothing and cannot fail, and the queue is bounded by its owners.
+ * Messages to the core. Any thread pushes a node that it owns; the core takes all nodes, in order, and runs each on its
+ * thread. Nodes are embedded in what they carry (a request, a job, a command), so a push allocates nothing and cannot
+ * fail, and the owners bound the queue.
  */
 #ifndef CKPT_BASE_INBOX_H
 #define CKPT_BASE_INBOX_H
@@ -24,11 +24,11 @@ struct ckpt_inbox {
 
 int ckpt_inbox_init(struct ckpt_inbox *inbox);
 void ckpt_inbox_destroy(struct ckpt_inbox *inbox);
-/* Hands `node` over. Any thread. */
+/* Hands over `node`. Any thread. */
 void ckpt_inbox_push(struct ckpt_inbox *inbox, struct ckpt_node *node);
 /* Everything pushed so far, oldest first, or NULL. */
 struct ckpt_node *ckpt_inbox_take(struct ckpt_inbox *inbox);
-/* Waits until there is something, or the monotonic clock has reached `deadline_ns` (UINT64_MAX: none). */
+/* Waits until it is not empty, or until `deadline_ns` of the monotonic clock (UINT64_MAX: none). */
 void ckpt_inbox_wait(struct ckpt_inbox *inbox, uint64_t deadline_ns);
 
 #endif

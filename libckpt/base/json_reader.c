@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The strict JSON reader. */
+/* A strict JSON parser. */
 #include "base/json_reader.h"
 
 #include <stdarg.h>
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 
-#define KEY_MAX 32 /* no name that is looked for is longer */
+#define KEY_MAX 32 /* longer than any known name */
 
 void ckpt_reader_init(struct ckpt_reader *r, const char *text, size_t length, uint64_t base,
 	const char *file, struct ckpt_error *err)
@@ -67,7 +67,7 @@ bool ckpt_reader_open(struct ckpt_reader *r, char bracket)
 	return r->fresh;
 }
 
-/* Takes the closing bracket or the comma before the next; false if there is no next. */
+/* Takes the closing bracket, or the comma before the next item; false if there is no next one. */
 static bool more(struct ckpt_reader *r, char closing)
 {
 	if (r->failed)
@@ -106,7 +106,7 @@ int ckpt_reader_member(struct ckpt_reader *r, const char *const *names, uint32_t
 		if (strlen(names[i]) != key.length || memcmp(names[i], text, key.length) != 0)
 			continue;
 		if (*seen & UINT32_C(1) << i) {
-			(void)ckpt_reader_fail(r, "\"%s\" is there twice", names[i]);
+			(void)ckpt_reader_fail(r, "\"%s\" occurs twice", names[i]);
 			return CKPT_READER_END;
 		}
 		*seen |= UINT32_C(1) << i;
@@ -143,7 +143,7 @@ static void store_code(struct ckpt_reader_string *s, uint32_t code)
 	store(s, bytes, count);
 }
 
-/* The four digits of \uXXXX, of which `at` is the first; -1 if they are not. */
+/* The value of the four hex digits at `at`; -1 if they are invalid. */
 static int hex4(const char *at, const char *end)
 {
 	int code = 0;
@@ -182,7 +182,7 @@ static bool escaped_code(struct ckpt_reader *r, struct ckpt_reader_string *s)
 		return true;
 	}
 	if (code >= 0xd800 && code < 0xe000)
-		return ckpt_reader_fail(r, "a string holds half a surrogate pair");
+		return ckpt_reader_fail(r, "a string contains half a surrogate pair");
 	if (code == 0) {
 		s->nul = true;
 		return true;
@@ -191,7 +191,7 @@ static bool escaped_code(struct ckpt_reader *r, struct ckpt_reader_string *s)
 	return true;
 }
 
-/* At the byte behind a backslash. */
+/* At the character after a backslash. */
 static bool escaped(struct ckpt_reader *r, struct ckpt_reader_string *s)
 {
 	static const char from[] = "\"\\/bfnrt";
@@ -204,13 +204,13 @@ static bool escaped(struct ckpt_reader *r, struct ckpt_reader_string *s)
 		return escaped_code(r, s);
 	found = memchr(from, *r->at, sizeof(from) - 1);
 	if (!found)
-		return ckpt_reader_fail(r, "a backslash is followed by what JSON does not know");
+		return ckpt_reader_fail(r, "a string contains an invalid escape");
 	store(s, to + (found - from), 1);
 	r->at++;
 	return true;
 }
 
-/* Bytes that stand for themselves, as many as there are. */
+/* Copies as many unescaped bytes as there are. */
 static bool plain(struct ckpt_reader *r, struct ckpt_reader_string *s)
 {
 	const char *start = r->at;
@@ -220,7 +220,7 @@ static bool plain(struct ckpt_reader *r, struct ckpt_reader_string *s)
 		size_t count = 1;
 
 		if (c < 0x20)
-			return ckpt_reader_fail(r, "a string holds control byte 0x%02x", c);
+			return ckpt_reader_fail(r, "a string contains the control byte 0x%02x", c);
 		if (c >= 0x80)
 			count = ckpt_utf8_char(r->at, (size_t)(r->end - r->at));
 		if (count == 0)
@@ -256,7 +256,7 @@ bool ckpt_reader_text(struct ckpt_reader *r, char *out, size_t size, size_t *ret
 	if (!ckpt_reader_string(r, &s))
 		return false;
 	if (s.nul)
-		return ckpt_reader_fail(r, "a string holds NUL");
+		return ckpt_reader_fail(r, "a string contains a NUL");
 	if (s.cut)
 		return ckpt_reader_fail(r, "a string of more than %zu bytes", size - 1);
 	out[s.length] = 0;
@@ -361,7 +361,7 @@ int ckpt_reader_finish(struct ckpt_reader *r)
 	if (!r->failed) {
 		(void)ckpt_reader_peek(r);
 		if (r->at != r->end)
-			(void)ckpt_reader_fail(r, "something follows behind the end");
+			(void)ckpt_reader_fail(r, "something follows after the end");
 	}
 	return r->failed ? CKPT_EFORMAT : 0;
 }

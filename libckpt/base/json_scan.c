@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scan that any JSON passes before it is parsed: a walk without recursion and without memory. */
+/* The scan that all JSON passes before it is parsed: without recursion or memory. */
 #include "base/json_reader.h"
 
-#define DEPTH_END 64 /* levels that fit the bits below */
+#define DEPTH_END 64 /* levels that fit into the bits below */
 
 struct walk {
 	struct ckpt_reader *r;
-	uint64_t kinds; /* a bit for each open level, the innermost lowest; 1: an object */
+	uint64_t kinds; /* a bit per open level, the innermost lowest; 1: an object */
 	unsigned depth;
 	unsigned depth_max;
 	size_t values;
 	size_t values_max;
 };
 
-/* A key and its colon, where the open level is an object. */
+/* A key and its colon, if the innermost level is an object. */
 static bool key(struct walk *w)
 {
 	struct ckpt_reader_string s = {0};
@@ -21,7 +21,7 @@ static bool key(struct walk *w)
 	return !(w->kinds & 1) || (ckpt_reader_string(w->r, &s) && ckpt_reader_take(w->r, ':'));
 }
 
-/* Opens a level. True if a value follows in it; false if it is closed already, or on failure. */
+/* Opens a level. True if a value follows in it; false if it is closed at once, or on failure. */
 static bool enter(struct walk *w, bool object)
 {
 	if (w->depth == w->depth_max)
@@ -56,7 +56,7 @@ static bool value(struct walk *w)
 	return false;
 }
 
-/* Behind a value: closes what ends here. True if another follows. */
+/* After a value: closes the levels that end here. True if another value follows. */
 static bool more(struct walk *w)
 {
 	while (w->depth > 0 && !w->r->failed) {

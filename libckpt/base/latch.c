@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bits that are only ever set, and a wait for them. */
+/* Bits that are only set, and waiting for them. */
 #include "base/latch.h"
 
 #include "base/thread.h"
@@ -28,7 +28,7 @@ void ckpt_latch_set(struct ckpt_latch *latch, uint32_t bits)
 {
 	pthread_mutex_lock(&latch->lock);
 	latch->bits |= bits;
-	/* Under the lock: once it is released, a waiter may free the latch. */
+	/* With the lock held: once it is released, a waiter may free the latch. */
 	pthread_cond_broadcast(&latch->changed);
 	pthread_mutex_unlock(&latch->lock);
 }

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the core publishes to the threads of the user: bits that are only ever set, and a wait for
- * them. Whoever publishes sets; anyone waits.
- */
+/* State that the core publishes to user threads: bits that are set and never cleared. Any thread may wait. */
 #ifndef CKPT_BASE_LATCH_H
 #define CKPT_BASE_LATCH_H
 
@@ -20,11 +17,11 @@ void ckpt_latch_destroy(struct ckpt_latch *latch);
 void ckpt_latch_set(struct ckpt_latch *latch, uint32_t bits);
 uint32_t ckpt_latch_get(struct ckpt_latch *latch);
 /*
- * Waits until any of `bits` is set and returns all that are; at most timeout_ms (-1: no end, 0: does
- * not wait), then returns what is set.
+ * Waits until any of `bits` is set, at most timeout_ms (-1: no limit, 0: does not wait), and returns all bits that are
+ * set.
  */
 uint32_t ckpt_latch_wait(struct ckpt_latch *latch, uint32_t bits, int timeout_ms);
-/* The same until a monotonic time; UINT64_MAX: no end, 0: does not wait. */
+/* The same until a monotonic time; UINT64_MAX: no limit, 0: does not wait. */
 uint32_t ckpt_latch_wait_until(struct ckpt_latch *latch, uint32_t bits, uint64_t deadline_ns);
 
 #endif

@@ -17,9 +17,9 @@ struct ckpt_log {
 	pthread_mutex_t lock;
 	pthread_cond_t arrived;
 	enum ckpt_log_level level;
-	unsigned first;   /* guarded by lock: the oldest in `lines` */
+	unsigned first;   /* the oldest in `lines`; guarded by lock */
 	unsigned count;   /* guarded by lock */
-	uint64_t dropped; /* guarded by lock: since the last that was read */
+	uint64_t dropped; /* since the last line that was read; guarded by lock */
 	bool quiet;       /* guarded by lock */
 	int eventfd;      /* guarded by lock */
 	struct ckpt_log_record lines[CKPT_LOG_KEPT]; /* guarded by lock */
@@ -68,7 +68,7 @@ static uint64_t wall_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* With the lock held. */
+/* Called with the lock held. */
 static void append(struct ckpt_log *log, enum ckpt_log_level level, const char *message)
 {
 	const uint64_t one = 1;
@@ -86,7 +86,7 @@ static void append(struct ckpt_log *log, enum ckpt_log_level level, const char *
 	memcpy(line->message, message, strlen(message) + 1);
 	log->count++;
 	pthread_cond_signal(&log->arrived);
-	/* A full counter is readable all the same. */
+	/* If the counter is full, the eventfd is readable anyway. */
 	if (log->eventfd >= 0 && write(log->eventfd, &one, sizeof(one)) < 0)
 		return;
 }
@@ -115,7 +115,7 @@ void ckpt_log(struct ckpt_log *log, enum ckpt_log_level level, const char *fmt, 
 	errno = saved;
 }
 
-/* With the lock held: hands out the oldest line, as much of it as the caller knows of. */
+/* Called with the lock held: copies the oldest line, as much as the caller's struct has. */
 static void take(struct ckpt_log *log, struct ckpt_log_record *ret_record)
 {
 	struct ckpt_log_record *line = &log->lines[log->first];

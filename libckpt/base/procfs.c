@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Such files have no size: they are read until their end. */
+/* These files have no size: they are read until the end. */
 #include "base/procfs.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define TEXT_MAX (4u << 20) /* a mount table of thousands of containers is still shorter */
+#define TEXT_MAX (4u << 20) /* more than the mount table of thousands of containers */
 
 static bool read_all(int fd, struct ckpt_buf *text)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Small text files with which the kernel answers, whole. */
+/* Reads small text files of the kernel. */
 #ifndef CKPT_BASE_PROCFS_H
 #define CKPT_BASE_PROCFS_H
 
 #include "base/buf.h"
 
 /*
- * Appends the text of the file `path` below `root` ("" is the system's) to an empty `text` and ends it
- * with a NUL. False, and an empty `text`, if it cannot be read or is absurdly long.
+ * Appends the file `path` below `root` ("" is the system's) and a NUL to an empty `text`. False, with an empty `text`,
+ * if it cannot be read or is too long.
  */
 bool ckpt_procfs_read(const char *root, const char *path, struct ckpt_buf *text);
 

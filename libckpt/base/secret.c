@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 
 struct secret {
-	size_t size; /* of the whole; 0 in a forked child */
+	size_t size; /* of the mapping; 0 in a forked child */
 	max_align_t data[];
 };
 
@@ -22,7 +22,7 @@ void *ckpt_secret_alloc(size_t size)
 	secret = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (secret == MAP_FAILED)
 		return NULL;
-	/* A kernel that cannot is old, or no Linux of its own: then it is memory as any other. */
+	/* If an old kernel does not support it, this is ordinary memory. */
 	(void)madvise(secret, whole, MADV_DONTDUMP);
 	(void)madvise(secret, whole, MADV_WIPEONFORK);
 	secret->size = whole;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory for what nobody else is to read: it is in no core dump, a forked child has zeros in its place, and nothing
- * of it is left where other memory will be. Each piece has pages of its own: for a few that live long, not for many.
+ * Memory for secrets: not in core dumps, zeroed in forked children, and cleared when it is freed. Each allocation has
+ * its own pages, so it is meant for a few long-lived ones.
  */
 #ifndef CKPT_BASE_SECRET_H
 #define CKPT_BASE_SECRET_H
 
 #include "base/compiler.h"
 
-/* Zeroed. NULL: there is none. */
+/* Zeroed. NULL: out of memory. */
 void *ckpt_secret_alloc(size_t size);
 char *ckpt_secret_strdup(const char *text);
 /* NULL is ignored. */

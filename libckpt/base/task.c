@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue of tasks that are ready. */
+/* The queue of ready tasks. */
 #include "base/task.h"
 
 static void enqueue(struct ckpt_sched *sched, struct ckpt_task *task)
@@ -27,7 +27,7 @@ static struct ckpt_task *dequeue(struct ckpt_sched *sched)
 	return task;
 }
 
-/* A task that was woken while it ran to its end must not stay in the queue: `done` may free it. */
+/* A task that was woken while it ended must leave the queue, because `done` may free it. */
 static void unlink_task(struct ckpt_sched *sched, struct ckpt_task *task)
 {
 	struct ckpt_task *before = NULL;

@@ -46,20 +46,20 @@ struct ckpt_task {
 	bool finished;
 };
 
-/* Tasks that are ready to go on, in the order in which they became so. */
+/* Ready tasks, in the order in which they became ready. */
 struct ckpt_sched {
 	struct ckpt_task *head;
 	struct ckpt_task *tail;
 };
 
-/* Queues a task that is not running. `done` may be NULL: then look at `finished` and `result`. */
+/* Queues a task that is not running. `done` may be NULL: then check `finished` and `result`. */
 void ckpt_task_start(struct ckpt_task *task, struct ckpt_sched *sched, ckpt_task_fn *body,
 	void (*done)(struct ckpt_task *task));
-/* Has the task look again. Harmless when it is queued already, has finished, was never started, or NULL. */
+/* Has the task run again. Does nothing if it is queued, has finished, was never started, or is NULL. */
 void ckpt_task_wake(struct ckpt_task *task);
 /*
- * Goes on with another body, from its top: `return ckpt_task_continue(task, next_body);`. Long
- * protocols are written as bodies that follow one another.
+ * Continues with another body, from its start: `return ckpt_task_continue(task, next_body);`. Long protocols are
+ * written as consecutive bodies.
  */
 int ckpt_task_continue(struct ckpt_task *task, ckpt_task_fn *body);
 /* Started and not finished. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a task to a worker, and back. */
+/* Runs a task's work on a worker. */
 #include "base/task_job.h"
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads, the monotonic clocks, conditions that wait on it, and the count of forks. */
+/* Threads, the monotonic clocks, conditions, and the count of forks. */
 #include "base/thread.h"
 
 #include <errno.h>
@@ -15,9 +15,9 @@
 #define NS_PER_S  UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
 
-#define GIVE_WAY_NICE 10 /* a tenth of what a thread gets that does not give way */
+#define GIVE_WAY_NICE 10 /* gets a tenth of the CPU time of an ordinary thread */
 
-#define CPUS_MAX 65536 /* more than any kernel is built for */
+#define CPUS_MAX 65536 /* more than any kernel supports */
 
 int ckpt_thread_start(
 	pthread_t *ret_thread, const char *name, void *(*body)(void *), void *argument)
@@ -43,7 +43,7 @@ int ckpt_thread_start(
 
 void ckpt_thread_give_way(void)
 {
-	/* Of Linux, 0 is this thread and not its process. That it may be no slower than it is, nobody forbids. */
+	/* On Linux, 0 is this thread, not its process. Lowering the priority is always permitted. */
 	errno = 0;
 	int nice = getpriority(PRIO_PROCESS, 0);
 	if (nice != -1 || errno == 0)
@@ -79,7 +79,7 @@ static uint64_t read_clock(clockid_t clock)
 {
 	struct timespec now;
 
-	/* Cannot fail: these clocks exist on every Linux and the pointer is good. */
+	/* Cannot fail: these clocks exist on every Linux, and the pointer is valid. */
 	(void)clock_gettime(clock, &now);
 	return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
@@ -166,7 +166,7 @@ void ckpt_fork_forget(int fd)
 	}
 }
 
-/* In the child, where no other thread is. */
+/* Runs in the child, which has no other thread. */
 static void count_fork(void)
 {
 	for (size_t i = 0; i < UNSHARED_MAX; i++) {

@@ -9,7 +9,7 @@ static bool is_tail(unsigned char byte)
 	return (byte & 0xc0) == 0x80;
 }
 
-/* The range of the second byte is what excludes overlong forms, surrogates and too great values. */
+/* The range of the second byte excludes overlong forms, surrogates and too large values. */
 static bool second_fits(unsigned char first, unsigned char second)
 {
 	switch (first) {
@@ -53,13 +53,13 @@ size_t ckpt_utf8_cut(const char *text, size_t len, size_t max)
 
 	if (len <= max)
 		return len;
-	/* No character is longer than four bytes: what looks longer is not valid, and cut anywhere. */
+	/* No character has more than four bytes: longer sequences are invalid, and may be cut anywhere. */
 	while (cut > 0 && max - cut < 4 && is_tail((unsigned char)text[cut]))
 		cut--;
 	return max - cut < 4 ? cut : max;
 }
 
-/* Whether a line may hold the character at `text`, whose bytes are given back; at least 1. */
+/* Whether a line may contain the character at `text`, whose length is returned; at least 1. */
 static bool printable(const char *text, size_t left, size_t *ret_bytes)
 {
 	const unsigned char *p = (const unsigned char *)text;
@@ -68,7 +68,7 @@ static bool printable(const char *text, size_t left, size_t *ret_bytes)
 	*ret_bytes = n > 0 ? n : 1;
 	if (n == 1)
 		return p[0] >= 0x20 && p[0] != 0x7f;
-	/* U+0080 to U+009F: terminals obey some of them. */
+	/* U+0080 to U+009F: terminals interpret some of them. */
 	return n > 0 && !(n == 2 && p[0] == 0xc2 && p[1] < 0xa0);
 }
 

@@ -14,7 +14,7 @@ unsigned ckpt_copy_choice_now(struct ckpt_copy_choice *choice)
 unsigned ckpt_copy_choice_next(struct ckpt_copy_choice *choice, bool *ret_sample)
 {
 	*ret_sample = false;
-	/* Looked at first: a counter that only grows would wrap around. */
+	/* Checked first, because a counter that only grows would overflow. */
 	if (atomic_load(&choice->begun) >= SAMPLES)
 		return ckpt_copy_choice_now(choice);
 	unsigned number = atomic_fetch_add(&choice->begun, 1);
@@ -25,7 +25,7 @@ unsigned ckpt_copy_choice_next(struct ckpt_copy_choice *choice, bool *ret_sample
 	return number % CKPT_COPY_WAYS;
 }
 
-/* Way 0 unless another one is faster by a twentieth: less than that is noise. */
+/* Way 0 unless another one is at least 5 % faster: less is noise. */
 static unsigned fastest_way(struct ckpt_copy_choice *choice)
 {
 	uint64_t first = atomic_load(&choice->fastest[0]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of many runs of bytes, a step apart on either side. */
+/* Copies of many runs of bytes at a constant distance on either side. */
 #ifndef CKPT_DEVICE_COPY_RUNS_H
 #define CKPT_DEVICE_COPY_RUNS_H
 
@@ -13,7 +13,7 @@ static inline __attribute__((always_inline)) void ckpt_copy_sized(char *restrict
 		memcpy(to + i * to_step, from + i * from_step, size);
 }
 
-/* `count` runs. Sizes of common elements are known to the compiler, which makes moves of them. */
+/* Copies `count` runs. Common element sizes are constants, so that the compiler emits moves. */
 static inline void ckpt_copy_runs(char *restrict to, int64_t to_step, const char *restrict from,
 	int64_t from_step, uint64_t count, size_t run)
 {
@@ -39,7 +39,7 @@ static inline void ckpt_copy_runs(char *restrict to, int64_t to_step, const char
 	}
 }
 
-/* The same into memory that nobody reads soon. */
+/* The same into memory that is not read soon. */
 static inline void ckpt_scatter_runs(char *restrict to, int64_t to_step, const char *restrict from,
 	int64_t from_step, uint64_t count, size_t run)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is used of the CUDA Runtime API and the Driver API, so that no toolkit is needed to build. Only functions whose
- * ABI is the same in CUDA 12 and 13. Names and values are those of NVIDIA's documentation (driver_types.h).
+ * The used parts of the CUDA Runtime API and the Driver API, so that no toolkit is needed to build. Only functions with
+ * the same ABI in CUDA 12 and 13. Names and values follow NVIDIA's documentation (driver_types.h).
  */
 #ifndef CKPT_DEVICE_CUDA_API_H
 #define CKPT_DEVICE_CUDA_API_H
@@ -46,7 +46,7 @@ enum {
 	CKPT_CUDA_HOST_REGISTER_MAPPED = 2,   /* cudaHostRegisterMapped */
 };
 
-/* Handles that CUDA gives a meaning, each of the calling thread's current GPU. 0 is one of the two. */
+/* Handles with a special meaning, each for the calling thread's current GPU. 0 is one of the two. */
 enum {
 	CKPT_CUDA_STREAM_LEGACY = 1,     /* cudaStreamLegacy */
 	CKPT_CUDA_STREAM_PER_THREAD = 2, /* cudaStreamPerThread */
@@ -99,11 +99,11 @@ struct ckpt_cuda_api {
 	int (*host_register)(void *base, size_t size, unsigned flags);
 	int (*host_unregister)(void *base);
 	int (*host_get_device_pointer)(void **device, void *host, unsigned flags);
-	/* NULL where the runtime has none: a copy is as right without. */
+	/* NULL if the runtime lacks it, which is no failure. */
 	int (*device_get_pci_bus_id)(char *id, int size, int device);
 };
 
-/* Those of the driver; cuda_driver.c has the list. They return a CUresult, whose numbers are those of cudaError_t. */
+/* Functions of the driver; cuda_driver.c has the list. They return a CUresult, with the numbers of cudaError_t. */
 struct ckpt_cuda_driver {
 	int (*module_load_data)(struct CUmod_st **module, const void *image);
 	int (*module_get_function)(

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "device/cuda_batch.h"
 
-/* From the one to the other. Those that have failed already have their words. */
+/* Fails the copies from `first` to the last one; those that have failed keep their error. */
 static void fail_all(struct ckpt_cuda_flight *first, const struct ckpt_cuda_flight *last, int code,
 	const struct ckpt_error *error)
 {
@@ -10,7 +10,7 @@ static void fail_all(struct ckpt_cuda_flight *first, const struct ckpt_cuda_flig
 			f->copy->result = ckpt_fail(f->copy->error, code, "%s", error->message);
 }
 
-/* A cudaError_t. */
+/* Returns a cudaError_t. */
 static int enqueue(struct ckpt_cuda_device *d, const struct ckpt_cuda_piece *p, bool out,
 	const char **ret_what)
 {
@@ -28,7 +28,7 @@ static int enqueue(struct ckpt_cuda_device *d, const struct ckpt_cuda_piece *p, 
 		out ? p->device_pitch : p->staged_pitch, p->width, p->height, kind, d->stream);
 }
 
-/* The piece has bytes of a copy that is stopped. */
+/* The piece contains bytes of a copy that is stopped. */
 static int fail_stopped(const struct ckpt_cuda_batch *g, struct ckpt_error *err)
 {
 	int r = 0;
@@ -115,7 +115,7 @@ void ckpt_cuda_batch_end(struct ckpt_cuda_device *d)
 	int e;
 
 	flush(d);
-	/* Rows and launches have a rate of their own. */
+	/* Rows and launches have other rates, so they are not measured. */
 	g->last->bytes = g->runs == g->entries ? g->bytes : 0;
 	e = d->api.event_record(g->last->event, d->stream);
 	g->entries++;

@@ -6,14 +6,14 @@
 /* cudaMemcpy2DAsync() refuses a greater pitch (cudaDevAttrMaxPitch). */
 #define PITCH_MAX INT32_MAX
 
-/* A dimension of runs: how many, and how far apart in the view and in the row-major bytes. */
+/* A dimension of runs: their number, and their distance in the view and in row-major bytes. */
 struct rows {
 	uint64_t count;
 	int64_t view;
 	uint64_t flat;
 };
 
-/* Takes a dimension in, from the innermost outwards. False: that makes it more than rows of runs. */
+/* Adds a dimension, from the innermost outwards. False: the view is not rows of runs. */
 static bool add_outer(struct ckpt_cuda_walk *w, struct rows *rows, const struct rows *dim)
 {
 	int64_t extent;
@@ -34,7 +34,7 @@ static bool add_outer(struct ckpt_cuda_walk *w, struct rows *rows, const struct 
 	return true;
 }
 
-/* Finds run, rows and base. False: they are not enough to say what the view is. */
+/* Sets run, rows and base. False: they cannot describe the view. */
 static bool reduce(const struct ckpt_segment *segment, struct ckpt_cuda_walk *w, struct rows *rows)
 {
 	const struct ckpt_view *view = &segment->view;
@@ -81,7 +81,7 @@ int ckpt_cuda_walk_begin(const struct ckpt_segment *segment, struct ckpt_cuda_wa
 		w.rows = rows.count;
 		w.device_pitch = rows.count > 1 ? (uint64_t)rows.view : w.run;
 		w.staged_pitch = rows.count > 1 ? rows.flat : w.run;
-		/* The first run that does not end before `offset`. */
+		/* The first run that ends after `offset`. */
 		if (w.offset > w.base) {
 			w.row = ckpt_min_u64((w.offset - w.base) / w.staged_pitch, w.rows);
 			w.done = ckpt_min_u64((w.offset - w.base) % w.staged_pitch, w.run);
@@ -113,7 +113,7 @@ bool ckpt_cuda_walk_next(struct ckpt_cuda_walk *w, struct ckpt_cuda_piece *ret_p
 		w->done = 0;
 		w->row++;
 	}
-	/* The whole offset is behind a view's last byte, or none of it is there. */
+	/* The offset is behind the view's last byte, or the view has no bytes. */
 	if (w->row >= w->rows)
 		return false;
 	from = w->base + w->row * w->staged_pitch + w->done;

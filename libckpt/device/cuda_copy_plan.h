@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A segment as the copies that the CUDA runtime can make of it: runs of bytes, and rows of runs. */
+/* Divides a segment into copies that the CUDA runtime can make: runs of bytes, and rows of runs. */
 #ifndef CKPT_DEVICE_CUDA_COPY_PLAN_H
 #define CKPT_DEVICE_CUDA_COPY_PLAN_H
 
 #include "device/device.h"
 
-/* A copy of more bytes is made in pieces. So large at first, and then what cuda_piece_size.h finds, within bounds. */
+/* Larger copies are divided into pieces. This is their initial size; later cuda_piece_size.h sets it, within bounds. */
 #define CKPT_CUDA_PIECE      (UINT64_C(8) << 20)
 #define CKPT_CUDA_PIECE_MIN  (UINT64_C(1) << 20)
 #define CKPT_CUDA_PIECE_MAX  (UINT64_C(32) << 20)
-/* Nor of more runs: short ones cost by their number, not by their bytes. */
+/* Most runs of a piece: the cost of short runs depends on their number. */
 #define CKPT_CUDA_PIECE_RUNS (UINT64_C(1) << 16)
 
-/* One copy: `height` runs of `width` bytes. One run: the pitches mean nothing. */
+/* One copy: `height` runs of `width` bytes. With one run the pitches are unused. */
 struct ckpt_cuda_piece {
 	char *device;
 	char *staged;
@@ -27,19 +27,20 @@ struct ckpt_cuda_walk {
 	char *data;
 	char *staged;
 	uint64_t
-		piece_max; /* bytes of a piece: CKPT_CUDA_PIECE, unless it is set before the first */
-	uint64_t run;      /* bytes that lie together on both sides */
-	uint64_t rows;     /* runs of the segment's view */
+		/* Bytes of a piece: CKPT_CUDA_PIECE, unless it is set before the first. */
+		piece_max;
+	uint64_t run;  /* contiguous bytes on both sides */
+	uint64_t rows; /* number of runs in the segment's view */
 	uint64_t device_pitch;
 	uint64_t staged_pitch;
-	uint64_t base; /* of the first run, among the bytes that `offset` counts */
+	uint64_t base; /* of the first run, counted like `offset` */
 	uint64_t offset;
 	uint64_t end;
-	uint64_t row;  /* next */
-	uint64_t done; /* bytes of it */
+	uint64_t row;  /* next run */
+	uint64_t done; /* bytes of it that are done */
 };
 
-/* CKPT_EUNSUPPORTED, without words: the segment is neither one run nor rows of runs, in order and apart. */
+/* CKPT_EUNSUPPORTED, without a message: the segment is neither one run nor rows of disjoint, ascending runs. */
 int ckpt_cuda_walk_begin(const struct ckpt_segment *segment, struct ckpt_cuda_walk *ret_walk);
 /* The next piece; false: there is none. */
 bool ckpt_cuda_walk_next(struct ckpt_cuda_walk *walk, struct ckpt_cuda_piece *ret_piece);

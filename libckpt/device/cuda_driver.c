@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The only calls of the members of struct ckpt_cuda_driver_ops. */
+/* The only callers of the members of struct ckpt_cuda_driver_ops. */
 #include "device/cuda_driver.h"
 
 #include <dlfcn.h>
@@ -35,7 +35,7 @@ _Static_assert(sizeof(struct ckpt_cuda_driver) == CKPT_COUNT(symbols) * sizeof(v
 
 static const struct ckpt_cuda_driver_ops real_ops = {.dlopen = dlopen, .dlsym = dlsym};
 
-/* False: `why_not` says it. The library stays loaded: the runtime works with it. */
+/* False: see `why_not`. The library stays loaded: the runtime uses it. */
 static bool find_driver(const struct ckpt_cuda_driver_ops *ops, struct ckpt_cuda_kernels *k)
 {
 	void *library = ops->dlopen(LIBRARY, RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL);
@@ -103,7 +103,7 @@ void ckpt_cuda_kernels_load(
 
 void ckpt_cuda_kernels_unload(struct ckpt_cuda_kernels *k)
 {
-	/* A failure concerns nobody: the context is at its end, or keeps a few kilobytes. */
+	/* Failures are ignored: the context is lost, or keeps a few kilobytes. */
 	if (k->module)
 		(void)k->driver.module_unload(k->module);
 	k->module = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The kernels of kernels/segments.cl, on the CUDA driver: not every runtime of CUDA 12 can load PTX. A GPU without
- * them still copies, piece by piece.
+ * The kernels of kernels/segments.cl, loaded by the CUDA driver, because not every CUDA 12 runtime can load PTX. A GPU
+ * without them still copies, piece by piece.
  */
 #ifndef CKPT_DEVICE_CUDA_DRIVER_H
 #define CKPT_DEVICE_CUDA_DRIVER_H
@@ -11,13 +11,13 @@
 #include "device/cuda_api.h"
 #include "device/cuda_grid.h"
 
-/* The dynamic linker, whose functions these are. */
+/* Functions of the dynamic linker. */
 struct ckpt_cuda_driver_ops {
 	void *(*dlopen)(const char *name, int flags);
 	void *(*dlsym)(void *handle, const char *name);
 };
 
-/* The module in one GPU's context. */
+/* The module in a GPU's context. */
 struct ckpt_cuda_kernels {
 	struct ckpt_cuda_driver driver;
 	struct CUmod_st *module; /* NULL: there are no kernels */
@@ -30,23 +30,23 @@ struct ckpt_cuda_kernels {
 };
 
 /*
- * In the calling thread's current context, which the runtime has made by then. Whoever cannot have kernels finds
- * `module` NULL and the reason in `why_not`. `ops` NULL: the real linker.
+ * Loads the module in the calling thread's current context, which the runtime has created. On failure `module` is NULL,
+ * and `why_not` has the reason. `ops` NULL: the real linker.
  */
 void ckpt_cuda_kernels_load(
 	const struct ckpt_cuda_driver_ops *ops, struct ckpt_cuda_kernels *ret_kernels);
-/* In the same context; not before what was launched is done. Nothing without a module. */
+/* In the same context, when all launches are done. Does nothing without a module. */
 void ckpt_cuda_kernels_unload(struct ckpt_cuda_kernels *kernels);
 
 /*
- * Launches of `count` spans, not 0, in the memory that `table` is for the GPU. The samples go to `samples`, one after
- * the other. They return a CUresult.
+ * Launches for `count` spans, not 0, in the memory that the GPU sees at `table`. Samples are written to `samples` in
+ * order. They return a CUresult.
  */
 int ckpt_cuda_launch_samples(const struct ckpt_cuda_kernels *kernels, uint64_t table,
 	uint32_t count, uint64_t samples, struct CUstream_st *stream);
 int ckpt_cuda_launch_copies(const struct ckpt_cuda_kernels *kernels, bool scatter, uint64_t table,
 	uint32_t count, struct CUstream_st *stream);
-/* Of `count` items of a grid, not 0. It is copied: it need not stay. */
+/* For `count` items of a grid, not 0. The grid is copied. */
 int ckpt_cuda_launch_grid(const struct ckpt_cuda_kernels *kernels, bool scatter,
 	const struct ckpt_cuda_grid *grid, uint64_t first, uint32_t count,
 	struct CUstream_st *stream);

@@ -7,7 +7,7 @@
 _Static_assert(CKPT_CUDA_GRID_DIMS == CKPT_NDIM_MAX + 1, "there is room for every view");
 _Static_assert(CKPT_CUDA_GRID_ITEMS *CKPT_CUDA_WINDOW == CKPT_CUDA_PIECE, "as it is said");
 
-/* A dimension outside of those that are there; joins the last if it goes on where that ends, on both sides. */
+/* Adds an outer dimension, or extends the last one if it continues it on both sides. */
 static void add_outer(struct ckpt_cuda_grid *g, const struct ckpt_cuda_dim *dim)
 {
 	struct ckpt_cuda_dim *last = &g->dims[g->ndim - 1];
@@ -18,7 +18,7 @@ static void add_outer(struct ckpt_cuda_grid *g, const struct ckpt_cuda_dim *dim)
 		g->dims[g->ndim++] = *dim;
 }
 
-/* Finds base and dimensions. The first is of the elements of a run, be it one. */
+/* Sets base and dimensions. The first dimension is that of the elements of a run, even if it is one. */
 static void reduce(const struct ckpt_segment *segment, struct ckpt_cuda_grid *g)
 {
 	const struct ckpt_view *view = &segment->view;
@@ -32,7 +32,7 @@ static void reduce(const struct ckpt_segment *segment, struct ckpt_cuda_grid *g)
 	for (uint32_t i = view->ndim; i-- > 0;) {
 		uint64_t count = (uint64_t)view->shape[i];
 
-		/* Backwards is as right modulo 2^64. */
+		/* Negative strides are correct modulo 2^64. */
 		if (view->strides && count > 1)
 			step = (uint64_t)view->strides[i] * view->item;
 		if (count > 1)
@@ -45,7 +45,7 @@ static void reduce(const struct ckpt_segment *segment, struct ckpt_cuda_grid *g)
 	}
 }
 
-/* Runs become so many units. */
+/* Divides runs into units. */
 static void cut_in_units(struct ckpt_cuda_grid *g, bool sampled)
 {
 	uint64_t run = g->dims[0].count * g->dims[0].step;
@@ -55,7 +55,7 @@ static void cut_in_units(struct ckpt_cuda_grid *g, bool sampled)
 		bits |= g->dims[i].step | g->dims[i].pitch;
 	g->unit = ckpt_unit_of(bits);
 	g->dims[0] = (struct ckpt_cuda_dim){run / g->unit, g->unit, g->unit};
-	/* The first dimension is the one that is walked without dividing: not one of a single unit. */
+	/* The first dimension is iterated without division, so it should have more than one unit. */
 	if (run > g->unit || g->ndim == 1 || g->dims[1].pitch != g->unit)
 		return;
 	g->ndim--;
@@ -79,11 +79,11 @@ void ckpt_cuda_grid_of(
 	g->row = g->unit;
 	while (g->inner < g->ndim && g->dims[g->inner].pitch == g->row)
 		g->row *= g->dims[g->inner++].count;
-	/* A row may begin with the last byte of one. */
+	/* A row may begin at the last byte of a window. */
 	g->windows = (g->row - 1 + CKPT_CUDA_WINDOW - 1) / CKPT_CUDA_WINDOW + 1;
 }
 
-/* The item of the window with this place, or the last one before it. Precondition: the first row is not behind it. */
+/* The item of the window with this position, or the last one before it. The first row does not begin after it. */
 static uint64_t item_of(const struct ckpt_cuda_grid *g, uint64_t place)
 {
 	uint64_t left = place - g->base;
@@ -119,7 +119,7 @@ bool ckpt_cuda_grid_apart(const struct ckpt_cuda_grid *grid)
 	struct ckpt_cuda_grid g = *grid;
 	uint64_t reach = g.unit;
 
-	/* From the nearest on each must be further than all those before it span. */
+	/* Sorted by distance: each step must exceed the extent of all smaller dimensions. */
 	for (uint32_t i = 0; i < g.ndim; i++) {
 		for (uint32_t j = i + 1; j < g.ndim; j++) {
 			struct ckpt_cuda_dim dim = g.dims[i];

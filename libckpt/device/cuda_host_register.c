@@ -3,7 +3,7 @@
 
 #include "base/alloc.h"
 
-/* Its first and its last byte are what they should be apart. */
+/* The first and last byte are as far apart on the GPU as on the host. */
 static bool is_shown(const struct ckpt_cuda_api *api, char *base, size_t size, uint64_t *ret_seen)
 {
 	void *first = NULL;
@@ -49,16 +49,16 @@ int ckpt_cuda_host_register_add(
 	struct ckpt_cuda_pin *pin;
 
 	/*
-	 * Twice for one GPU is a mistake. Or it could not be unpinned: then the GPU still has the pages that were there
-	 * before, and would copy to and from these.
+	 * Pinning twice for one GPU is an error. Or it could not be unpinned: then the GPU still uses the previous
+	 * pages.
 	 */
 	if (overlaps(*pins, base, size))
 		return CKPT_CUDA_HOST_ALREADY_REGISTERED;
-	/* Before it is pinned: where a registration begins has to be known of each. */
+	/* Allocated before pinning, because the start of every registration must be known. */
 	pin = ckpt_alloc(sizeof(*pin));
 	if (!pin)
 		return CKPT_CUDA_MEMORY_ALLOCATION;
-	/* Portable: pinned for every GPU of the process. Mapped: kernels reach it. */
+	/* Portable: pinned for all GPUs of the process. Mapped: accessible to kernels. */
 	int e = api->host_register(
 		base, size, CKPT_CUDA_HOST_REGISTER_PORTABLE | CKPT_CUDA_HOST_REGISTER_MAPPED);
 	bool own = e == CKPT_CUDA_SUCCESS;
@@ -68,7 +68,7 @@ int ckpt_cuda_host_register_add(
 	if (!own)
 		(void)api->get_last_error();
 	*pin = (struct ckpt_cuda_pin){*pins, base, size, 0, own};
-	/* What another one has pinned is this GPU's only if it can be shown to it. */
+	/* What another GPU has pinned can be used only if it can be mapped for this one. */
 	if (!is_shown(api, base, size, &pin->seen) && !own)
 		goto free_pin;
 	*pins = pin;

@@ -3,10 +3,10 @@
 
 #include "base/alloc.h"
 
-/* Registration goes by pages; nobody else's may be in ours. */
+/* Registration works on pages, which must contain nothing else. */
 #define PAGE ((size_t)4096)
 
-/* To grow means to pin anew. */
+/* Growing means pinning again. */
 #define SPANS_MIN ((size_t)512)
 #define GRIDS_MIN ((size_t)64)
 
@@ -39,16 +39,16 @@ int ckpt_cuda_launch_args_reserve(const struct ckpt_cuda_api *api, struct ckpt_c
 	if (spans <= t->room && grids <= t->grid_room)
 		return CKPT_CUDA_SUCCESS;
 	ckpt_cuda_launch_args_free(api, t);
-	*ret_what = "no memory for the table of a launch";
+	*ret_what = "out of memory for the table of a kernel launch";
 	t->memory = ckpt_alloc(size + PAGE);
 	if (!t->memory)
 		return CKPT_CUDA_MEMORY_ALLOCATION;
 	base = (char *)t->memory + (PAGE - (uintptr_t)t->memory % PAGE) % PAGE;
-	*ret_what = "the table of a launch cannot be pinned: cudaHostRegister";
+	*ret_what = "cannot pin the table of a kernel launch: cudaHostRegister";
 	e = ckpt_cuda_host_register_add(api, &t->pin, base, size);
 	if (e == CKPT_CUDA_SUCCESS && !t->pin->seen) {
 		e = CKPT_CUDA_INVALID_VALUE;
-		*ret_what = "the table of a launch is not to be reached: cudaHostGetDevicePointer";
+		*ret_what = "cannot map the table of a kernel launch: cudaHostGetDevicePointer";
 	}
 	if (e != CKPT_CUDA_SUCCESS) {
 		ckpt_cuda_launch_args_free(api, t);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The only calls of the members of struct ckpt_cuda_load_ops. */
+/* The only callers of the members of struct ckpt_cuda_load_ops. */
 #include "device/cuda_load.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 
-/* The versions whose functions are known to be as cuda_api.h has them. */
+/* The versions whose functions are known to be those of cuda_api.h. */
 #define MAJOR_FIRST 12
 #define MAJOR_LAST  13
 
@@ -19,7 +19,7 @@
 struct symbol {
 	const char *name;
 	size_t at;
-	bool spare; /* a runtime may lack it: one that is linked into a program has what that calls */
+	bool spare; /* a runtime may lack it: one linked into a program has only what that calls */
 };
 
 #define SYMBOL(member, name)                                                                       \
@@ -64,7 +64,7 @@ static const struct symbol symbols[] = {
 _Static_assert(sizeof(struct ckpt_cuda_api) == CKPT_COUNT(symbols) * sizeof(void *),
 	"every member has its symbol");
 
-/* The libraries in this process whose names begin so. */
+/* Loaded libraries whose names have a prefix. */
 struct mapped {
 	const char *prefix;
 	size_t count;
@@ -77,7 +77,7 @@ struct search {
 	int major;
 	struct ckpt_error *err;
 	struct ckpt_cuda_api api;
-	char passed[PATH_MAX]; /* a runtime of another version than was asked for, or "" */
+	char passed[PATH_MAX]; /* a runtime of another version than requested, or "" */
 	int passed_version;
 	char dlerror[256]; /* why the last one on the disk could not be loaded */
 };
@@ -90,7 +90,7 @@ static const struct ckpt_cuda_load_ops real_ops = {
 	.dl_iterate_phdr = dl_iterate_phdr,
 };
 
-/* 0, or that it lacks one. */
+/* 0, or an error if a function is missing. */
 static int take_symbols(struct search *s, void *handle, const char *where)
 {
 	for (size_t i = 0; i < CKPT_COUNT(symbols); i++) {
@@ -106,7 +106,7 @@ static int take_symbols(struct search *s, void *handle, const char *where)
 	return 0;
 }
 
-/* 1: it is the one; 0: it is none, or of another version than was asked for; else it cannot be used. */
+/* 1: found; 0: not a runtime, or of another version than requested; else it cannot be used. */
 static int consider(struct search *s, void *handle, const char *where)
 {
 	void *symbol = s->ops->dlsym(handle, "cudaRuntimeGetVersion");
@@ -131,8 +131,7 @@ static int consider(struct search *s, void *handle, const char *where)
 	if (version / 1000 < MAJOR_FIRST || version / 1000 > MAJOR_LAST)
 		return ckpt_fail(s->err, CKPT_EUNSUPPORTED,
 			"the CUDA runtime %s is of version %d.%d, and this libckpt knows CUDA %d "
-			"to "
-			"%d; install a %s",
+			"to %d; install a %s",
 			where, version / 1000, version % 1000 / 10, MAJOR_FIRST, MAJOR_LAST,
 			version / 1000 < MAJOR_FIRST ? "PyTorch that was built for one of them"
 						     : "newer libckpt");
@@ -140,7 +139,7 @@ static int consider(struct search *s, void *handle, const char *where)
 	return r < 0 ? r : 1;
 }
 
-/* The library that the runtime is in, which need not be the one that it was looked for in. */
+/* The library that contains the runtime, which may be another one than the searched one. */
 static const char *library_of(struct search *s, void *handle)
 {
 	void *symbol = s->ops->dlsym(handle, "cudaRuntimeGetVersion");
@@ -159,14 +158,14 @@ static int consider_library(struct search *s, const char *name, int flags)
 		where = library_of(s, handle);
 		return consider(s, handle, where ? where : name);
 	}
-	/* That one is not loaded is no reason for anything. */
+	/* If it is not loaded, that is no reason to report. */
 	why = s->ops->dlerror();
 	if (why && !(flags & RTLD_NOLOAD))
 		(void)snprintf(s->dlerror, sizeof(s->dlerror), "%s", why);
 	return 0;
 }
 
-/* Of "libcudart": libcudart.so.12, libcudart-d0da41ae.so.12.8.90 (as packers rename it) and the like. */
+/* "libcudart" matches libcudart.so.12, libcudart-d0da41ae.so.12.8.90 (renamed by packaging tools) and similar names. */
 static bool is_library(const char *path, const char *prefix)
 {
 	const char *slash = strrchr(path, '/');
@@ -175,7 +174,7 @@ static bool is_library(const char *path, const char *prefix)
 	return strncmp(name, prefix, strlen(prefix)) == 0 && strstr(name, ".so");
 }
 
-/* The linker's lock is held, so nothing is opened here. */
+/* Called with the linker's lock held, so nothing is opened here. */
 static int collect_library(struct dl_phdr_info *info, size_t size, void *data)
 {
 	struct mapped *mapped = data;
@@ -193,7 +192,7 @@ static int collect_library(struct dl_phdr_info *info, size_t size, void *data)
 	return 0;
 }
 
-/* What is found in them or in the libraries that they were linked with. */
+/* Searches them and the libraries that they are linked with. */
 static int consider_mapped(struct search *s, const char *prefix)
 {
 	struct mapped mapped = {.prefix = prefix};
@@ -212,8 +211,8 @@ static int consider_mapped(struct search *s, const char *prefix)
 }
 
 /*
- * A symbol that is found brings no reference to its library, which somebody else may close; so that is opened as well.
- * The program itself cannot be, and does not go away.
+ * dlsym() takes no reference to the library, which might be closed; so it is opened, too. The program itself cannot be
+ * opened, and stays.
  */
 static int consider_program(struct search *s)
 {
@@ -269,7 +268,7 @@ int ckpt_cuda_load(const struct ckpt_cuda_load_ops *ops, int major, struct ckpt_
 			major < MAJOR_FIRST ? "PyTorch that was built for one of them"
 					    : "newer libckpt");
 	(void)snprintf(own, sizeof(own), "libcudart.so.%d", major);
-	/* PyTorch's library for CUDA is linked with the runtime that PyTorch uses. */
+	/* PyTorch's CUDA library is linked with the runtime that PyTorch uses. */
 	r = consider_mapped(&s, "libc10_cuda");
 	if (r == 0)
 		r = consider_program(&s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Finds the CUDA runtime that the program uses, so that nothing is linked and machines without a GPU need
- * nothing. What is found stays loaded for the life of the process.
+ * Finds the CUDA runtime that the program uses, so that nothing is linked, and machines without a GPU need nothing. It
+ * stays loaded until the process ends.
  */
 #ifndef CKPT_DEVICE_CUDA_LOAD_H
 #define CKPT_DEVICE_CUDA_LOAD_H
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "device/cuda_api.h"
 
-/* The dynamic linker, whose functions these are. */
+/* Functions of the dynamic linker. */
 struct ckpt_cuda_load_ops {
 	void *(*dlopen)(const char *name, int flags);
 	void *(*dlsym)(void *handle, const char *name);
@@ -22,12 +22,11 @@ struct ckpt_cuda_load_ops {
 };
 
 /*
- * Looks for the runtime of version `major` (0: of any that is known). Where there are several the first of these is
- * taken: the one that PyTorch was linked with, if that is loaded; the one among the program's symbols (linked with
- * it, within it, or loaded for all to see); one that is loaded under the usual name of `major`; the others that are
- * loaded, oldest first; that on the disk (of 0: libcudart.so, else the newer). One that cannot be used is an error,
- * because a second one beside it is not what the program uses. With a `major`, those of others are passed over. `ops`
- * NULL: the real one.
+ * Finds the runtime of version `major` (0: any known one). If there are several, takes the first of: the one that
+ * PyTorch is linked with, if that is loaded; the one among the program's symbols (linked, static, or loaded globally);
+ * one that is loaded under the usual name of `major`; others that are loaded, oldest first; one on the disk (for 0:
+ * libcudart.so, else the newer). A runtime that cannot be used is an error, because the program does not use another
+ * one. With a `major`, others are skipped. `ops` NULL: the real linker.
  */
 int ckpt_cuda_load(const struct ckpt_cuda_load_ops *ops, int major, struct ckpt_error *err,
 	struct ckpt_cuda_api *ret_api);

@@ -4,11 +4,11 @@
 #include "device/cuda_copy_plan.h"
 
 #define AIM_NS 250000
-#define VOTES  8 /* in a row change the size */
+#define VOTES  8 /* votes in a row that change the size */
 
 #define CALM       64 /* entries: up to there each copy has an event */
-#define PER_COPY   12 /* from there on one copy more for so many entries */
-#define COPIES_MAX 32 /* blocks of 8 MiB: a 100th of a second of PCIe until they are digested */
+#define PER_COPY   12 /* beyond that one more copy shares an event per this many entries */
+#define COPIES_MAX 32 /* blocks of 8 MiB: 10 ms of PCIe until they are digested */
 
 #define PER_DOUBLING  64 /* entries */
 #define DOUBLINGS_MAX 3
@@ -18,7 +18,7 @@ void ckpt_cuda_piece_size_init(struct ckpt_cuda_piece_size *pace)
 	*pace = (struct ckpt_cuda_piece_size){.piece = CKPT_CUDA_PIECE};
 }
 
-/* What the bus took in AIM_NS, once. */
+/* Votes by the bytes that the bus took in AIM_NS. */
 static void vote(struct ckpt_cuda_piece_size *pace, uint64_t fits)
 {
 	int way = 0;
@@ -40,7 +40,7 @@ static void vote(struct ckpt_cuda_piece_size *pace, uint64_t fits)
 void ckpt_cuda_piece_size_measure(
 	struct ckpt_cuda_piece_size *pace, const struct ckpt_cuda_done *done)
 {
-	/* Less is mostly what a copy costs whatever its size. */
+	/* For fewer bytes, the time is mostly the fixed cost of a copy. */
 	if (pace->busy && done->waited && done->bytes >= CKPT_CUDA_PIECE_MIN &&
 		done->at_ns > pace->since_ns)
 		vote(pace, done->bytes * AIM_NS / (done->at_ns - pace->since_ns));

@@ -6,7 +6,7 @@
 
 int ckpt_cuda_span_of(const struct ckpt_segment *segment, struct ckpt_cuda_span *ret_span)
 {
-	/* One that is to be sampled has no staging yet, and may be given some meanwhile: that is not looked at. */
+	/* A segment to be sampled has no staging yet, and may get some meanwhile, so `staged` is not read. */
 	const struct ckpt_segment bare = {.view = segment->view,
 		.offset = segment->offset,
 		.length = segment->length,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a copy goes into the stream: pieces of large segments, and launches for many small ones and for samples. */
+/* Enqueues a copy: pieces of large segments, and kernel launches for many small ones and for samples. */
 #include <stdio.h>
 
 #include "device/cuda_batch.h"
@@ -9,14 +9,14 @@
 #include "device/cuda_state.h"
 #include "device/sample_mix.h"
 
-/* Fewer small segments are copied each for itself: a launch costs the device about as much as so many copies. */
+/* Fewer small segments are copied one by one: a launch costs about as much as this many copies. */
 #define FEW 4
 
-/* More rows, of shorter runs, are left to a kernel: to the copy engines each run is a transfer of its own. */
+/* More rows, of shorter runs, are left to a kernel: for the copy engines each run is a transfer. */
 #define ROWS_MAX 64
 #define RUN_MIN  512
 
-/* What neither the copy engines nor a kernel can take. Its name is not known here: its shape helps to find it. */
+/* Neither the copy engines nor a kernel can copy it. Its name is unknown here; its shape helps to find it. */
 static int refuse(const struct ckpt_cuda_device *d, struct ckpt_error *err,
 	const struct ckpt_view *view, const char *why)
 {
@@ -37,13 +37,13 @@ static bool is_own(const struct ckpt_copy *copy, const struct ckpt_segment *segm
 	return segment->view.device == copy->device;
 }
 
-/* Where the GPU has what is staged of a segment; 0: it is not pinned for this one. */
+/* GPU address of the segment's staging; 0: it is not pinned for this GPU. */
 static uint64_t find_staged(const struct ckpt_cuda_device *d, const struct ckpt_segment *segment)
 {
 	return ckpt_cuda_host_register_find(d->pinned, segment->staged, segment->length);
 }
 
-/* NULL: the kernels take it; else why they do not. */
+/* NULL: the kernels can copy it; else why not. */
 static const char *why_no_grid(
 	const struct ckpt_cuda_device *d, const struct ckpt_segment *segment, bool scatter)
 {
@@ -51,7 +51,7 @@ static const char *why_no_grid(
 
 	if (!d->kernels.module)
 		return d->kernels.why_not;
-	/* Whether it is a grid does not hang on where it is staged. */
+	/* Whether it is a grid does not depend on its staging address. */
 	ckpt_cuda_grid_of(segment, CKPT_CUDA_WINDOW, &grid);
 	if (scatter && !ckpt_cuda_grid_apart(&grid))
 		return "its elements share memory, or lie between one another";
@@ -94,7 +94,7 @@ static int launch_grid(
 	return 0;
 }
 
-/* Between staging and the relay. */
+/* Copies between staging and the relay. */
 static int feed_relayed(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 	const struct ckpt_segment *piece, char *relayed)
 {
@@ -112,7 +112,7 @@ static int feed_relayed(struct ckpt_cuda_device *d, const struct ckpt_copy *copy
 				      : ckpt_cuda_fail_asking(d, copy->error, e, "cudaMemcpyAsync");
 }
 
-/* Staging that no kernel of this GPU reaches: piece by piece, by way of the relay. */
+/* For staging that no kernel of this GPU can reach: piece by piece through the relay. */
 static int relay_grid(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 	const struct ckpt_segment *segment)
 {
@@ -123,7 +123,7 @@ static int relay_grid(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 
 	if (e != CKPT_CUDA_SUCCESS)
 		return ckpt_cuda_fail_asking(d, copy->error, e,
-			"no memory on the GPU for what is staged in memory that is not pinned: "
+			"out of GPU memory for a buffer, which staging that is not pinned needs: "
 			"cudaMalloc");
 	for (uint64_t left = segment->length; left > 0 && r == 0; left -= piece.length) {
 		struct ckpt_cuda_grid grid;
@@ -132,7 +132,7 @@ static int relay_grid(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 
 		piece.length = ckpt_min_u64(left, CKPT_CUDA_RELAY);
 		ckpt_cuda_grid_of(&piece, (uintptr_t)relayed, &grid);
-		/* Of a box there may be nothing in it. */
+		/* The part of a box may be empty. */
 		if (ckpt_cuda_grid_items(&grid, &first) > 0) {
 			r = scatter ? feed_relayed(d, copy, &piece, relayed) : 0;
 			if (r == 0)
@@ -159,9 +159,9 @@ static int feed_grid(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 }
 
 /*
- * How many pieces are in the stream at once is bounded by the driver, whose call waits when its queue is full. A
- * smaller bound here would make a hold wait sooner and longer, for it may return only when all are in the stream. That
- * they are few is cuda_piece_size.h's.
+ * The driver limits the number of enqueued pieces: its call waits when the queue is full. A lower limit here would make
+ * a hold wait earlier and longer, because it returns only when all are enqueued. cuda_piece_size.h keeps their number
+ * small.
  */
 static int feed_segment(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 	const struct ckpt_segment *segment)
@@ -193,13 +193,13 @@ static bool is_small(const struct ckpt_copy *copy, const struct ckpt_segment *se
 	return is_own(copy, segment) && segment->length <= CKPT_CUDA_SPAN_MAX;
 }
 
-/* What is contiguous never is a grid. */
+/* Contiguous segments are never grids. */
 static bool may_be_grid(const struct ckpt_segment *segment)
 {
 	return segment->view.strides || segment->around;
 }
 
-/* Whether small segments go by a launch. That there is no memory for it is no failure of the copy. */
+/* Whether small segments are copied by a launch. If there is no memory for it, the copy does not fail. */
 static bool begin_launch(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 	struct ckpt_cuda_launch_args *table)
 {
@@ -223,7 +223,7 @@ static bool begin_launch(struct ckpt_cuda_device *d, const struct ckpt_copy *cop
 	return false;
 }
 
-/* False: it is not small, or none of what the kernels can take. */
+/* False: it is not small, or the kernels cannot copy it. */
 static bool add_small(const struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 	const struct ckpt_segment *segment, struct ckpt_cuda_launch_args *table)
 {
@@ -305,7 +305,7 @@ static void fill_samples(const struct ckpt_copy *copy, struct ckpt_cuda_launch_a
 	}
 }
 
-/* One launch for all of them. */
+/* Takes all samples by one launch. */
 static int feed_samples(struct ckpt_cuda_device *d, const struct ckpt_copy *copy,
 	struct ckpt_cuda_launch_args *table)
 {

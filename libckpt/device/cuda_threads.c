@@ -19,7 +19,7 @@ int ckpt_cuda_fail(struct ckpt_cuda_device *d, struct ckpt_error *err, int error
 	char text[256];
 
 	word(d, error, what, text);
-	/* The runtime keeps it for the thread, and a framework asks there whether its own work has failed. */
+	/* The runtime keeps the error per thread, where a framework checks whether its own work has failed. */
 	(void)d->api.get_last_error();
 	return ckpt_fail(err, CKPT_EDEVICE, "GPU %d: %s", d->index, text);
 }
@@ -32,8 +32,7 @@ int ckpt_cuda_fail_lost(struct ckpt_cuda_device *d, struct ckpt_error *err)
 	if (d->lost)
 		r = ckpt_fail(err, CKPT_EDEVICE,
 			"GPU %d has failed for good: %s; this process cannot use it any more, "
-			"start "
-			"it again",
+			"start it again",
 			d->index, d->lost_text);
 	pthread_mutex_unlock(&d->lock);
 	return r;
@@ -52,8 +51,8 @@ static void lose(struct ckpt_cuda_device *d, int error, const char *what)
 }
 
 /*
- * After a failure on this thread. Some errors are the context's end: every later call returns them. There is no
- * list of those that newer versions keep to, so a call is made that cannot fail otherwise.
+ * After a failure on this thread. Some errors end the context: every later call returns them. There is no list of these
+ * for newer versions, so a call is made that cannot fail otherwise.
  */
 int ckpt_cuda_fail_asking(
 	struct ckpt_cuda_device *d, struct ckpt_error *err, int error, const char *what)
@@ -67,7 +66,7 @@ int ckpt_cuda_fail_asking(
 	return ckpt_cuda_fail(d, err, error, what);
 }
 
-/* Gives a copy back. After that the device may be closed as soon as its threads have ended. */
+/* Returns a copy. After that the device may be closed as soon as its threads have ended. */
 static void give_back(struct ckpt_cuda_device *d, struct ckpt_copy *copy)
 {
 	pthread_mutex_lock(&d->lock);
@@ -78,10 +77,10 @@ static void give_back(struct ckpt_cuda_device *d, struct ckpt_copy *copy)
 	ckpt_inbox_push(d->device.env->inbox, &copy->job.node);
 }
 
-/* What a thread does first. Its device and mode are its own: no other thread's are touched. */
+/* First action of a thread. Current device and capture mode are per thread. */
 static int adopt_device(struct ckpt_cuda_device *d, struct ckpt_error *err)
 {
-	/* A capture that another thread has begun forbids its kind of mode the calls that are made here. */
+	/* A capture in another thread may forbid the calls that are made here. */
 	int mode = CKPT_CUDA_MODE_RELAXED;
 	int e = d->api.set_device(d->index);
 
@@ -107,7 +106,7 @@ static int check_index(struct ckpt_cuda_device *d, struct ckpt_error *err)
 	return 0;
 }
 
-/* Nothing but the place of staging memory depends on it. */
+/* Used only for the placement of staging memory. */
 static void ask_bus(struct ckpt_cuda_device *d)
 {
 	char *bus = d->device.bus;
@@ -120,8 +119,8 @@ static void ask_bus(struct ckpt_cuda_device *d)
 }
 
 /*
- * Priority 0 is the lowest that there is as well as the usual one, and copies do not heed it. Non-blocking: the
- * legacy default stream, on which many programs compute, would wait for every copy, and every copy for it.
+ * Priority 0 is both the lowest and the usual one, and copies ignore it. Non-blocking: otherwise the legacy default
+ * stream, which many programs compute on, would wait for every copy, and every copy for it.
  */
 static int make_handles(struct ckpt_cuda_device *d, struct ckpt_error *err)
 {
@@ -139,7 +138,7 @@ static int make_handles(struct ckpt_cuda_device *d, struct ckpt_error *err)
 	return 0;
 }
 
-/* An error here concerns nobody any more. */
+/* Errors are ignored here. */
 static void destroy_handles(struct ckpt_cuda_device *d)
 {
 	while (d->spare) {
@@ -150,7 +149,7 @@ static void destroy_handles(struct ckpt_cuda_device *d)
 		(void)d->api.event_destroy(flight->event);
 		ckpt_free(flight);
 	}
-	/* What could not be unpinned. */
+	/* Memory that could not be unpinned. */
 	ckpt_cuda_host_register_free(&d->api, &d->pinned);
 	ckpt_cuda_relay_free(&d->api, &d->relay);
 	ckpt_cuda_kernels_unload(&d->kernels);
@@ -176,7 +175,7 @@ static void say_ready(struct ckpt_cuda_device *d, int result, const struct ckpt_
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* One that is not in use, with an event, for the copy; NULL: the copy has failed. */
+/* A flight with an event that is not in use; NULL: the copy has failed. */
 static struct ckpt_cuda_flight *take_flight(struct ckpt_cuda_device *d, struct ckpt_copy *copy)
 {
 	struct ckpt_cuda_flight *flight;
@@ -233,7 +232,7 @@ static void hand_to_waiter(struct ckpt_cuda_device *d, unsigned copies)
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* What was enqueued of a copy that has failed still moves: it too comes back by way of the waiter. */
+/* The enqueued part of a failed copy still moves, so it also returns through the waiter. */
 static void feed_copies(struct ckpt_cuda_device *d, struct ckpt_copy *copies, uint64_t piece_max)
 {
 	unsigned count = 0;
@@ -270,7 +269,7 @@ static const char *why_not_pinned(int error)
 {
 	switch (error) {
 	case CKPT_CUDA_HOST_ALREADY_REGISTERED:
-		return "; something else in this process has pinned a part of it, or it could not "
+		return "; a part of it was pinned by something else in this process, or could not "
 		       "be unpinned before";
 	case CKPT_CUDA_MEMORY_ALLOCATION:
 		return "; there is less memory that may be pinned (ulimit -l, the container's "
@@ -290,8 +289,9 @@ static void run_errand(struct ckpt_cuda_device *d, struct ckpt_cuda_errand *erra
 	else
 		e = ckpt_cuda_host_register_remove(&d->api, &d->pinned, errand->base);
 	if (e != CKPT_CUDA_SUCCESS) {
-		(void)snprintf(what, sizeof(what), "%zu bytes cannot be %s%s: %s", errand->size,
-			errand->pin ? "pinned" : "unpinned", errand->pin ? why_not_pinned(e) : "",
+		(void)snprintf(what, sizeof(what), "%zu bytes of staging memory cannot be %s%s: %s",
+			errand->size, errand->pin ? "pinned" : "unpinned",
+			errand->pin ? why_not_pinned(e) : "",
 			errand->pin ? "cudaHostRegister" : "cudaHostUnregister");
 		errand->result = ckpt_cuda_fail_asking(d, errand->err, e, what);
 	}
@@ -301,13 +301,13 @@ static void run_errand(struct ckpt_cuda_device *d, struct ckpt_cuda_errand *erra
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* They may share an event, and so come back together. One that looks is behind all that was copied before. */
+/* Whether they may share an event, and so return together. A copy that looks comes after all that was copied before. */
 static bool go_together(const struct ckpt_copy *a, const struct ckpt_copy *b)
 {
 	return a->direction == b->direction && a->eager == b->eager && !ckpt_cuda_looks(a);
 }
 
-/* Cuts off the oldest copies: as many as may go together. */
+/* Takes the oldest copies: as many as may share an event. */
 static struct ckpt_copy *take_copies(struct ckpt_cuda_device *d)
 {
 	struct ckpt_copy *first = d->copies;
@@ -376,12 +376,12 @@ void *ckpt_cuda_submit(void *argument)
 	say_ready(d, r, &error);
 	if (r == 0)
 		feed_all(d);
-	/* The waiter was joined before `closing` was said to this thread. */
+	/* The waiter was joined before `closing` was set for this thread. */
 	destroy_handles(d);
 	return NULL;
 }
 
-/* A group, oldest copy first, and the last of it; NULL: there are no more. */
+/* A group's first and last copy; NULL: there are no more. */
 static struct ckpt_cuda_flight *next_group(
 	struct ckpt_cuda_device *d, struct ckpt_cuda_flight **ret_last)
 {
@@ -404,8 +404,8 @@ static struct ckpt_cuda_flight *next_group(
 }
 
 /*
- * Until nothing of the group moves any more. That a device is lost is no reason not to wait: it decides what comes of
- * the copies, but their memory is another's as soon as they are given back. `ret_waited`: it did move when this began.
+ * Waits until nothing of the group moves any more, even if the device is lost: their memory is reused as soon as the
+ * copies are returned. `ret_waited`: it was still moving at the begin.
  */
 static int wait_for(struct ckpt_cuda_device *d, const struct ckpt_cuda_flight *last,
 	struct ckpt_error *err, bool *ret_waited)
@@ -422,13 +422,13 @@ static int wait_for(struct ckpt_cuda_device *d, const struct ckpt_cuda_flight *l
 			return r;
 		r = r < 0 ? r : ckpt_cuda_fail_asking(d, err, e, "cudaEventSynchronize");
 	}
-	/* Later copies as well. Once more, if it was the call that failed and not what it waited for. */
+	/* Includes later copies. Tried twice, because the call itself may have failed. */
 	for (unsigned tries = 0; tries < 2; tries++) {
 		e = d->api.stream_synchronize(d->stream);
 		if (e == CKPT_CUDA_SUCCESS)
 			return r;
 	}
-	/* There is nothing left to ask. No more is given to it, and a context that has ended moves nothing. */
+	/* Nothing is left to try. No more is enqueued, and a context that has ended moves nothing. */
 	lose(d, e, "cudaStreamSynchronize");
 	return r < 0 ? r : ckpt_cuda_fail(d, err, e, "cudaStreamSynchronize");
 }
@@ -456,7 +456,7 @@ static void compare_samples(struct ckpt_copy *copy)
 	}
 }
 
-/* What the kernel has left of the segments that it looked at, in their order. */
+/* Takes the samples that the kernel has written, in the order of segments. */
 static void deliver_samples(struct ckpt_copy *copy, const struct ckpt_cuda_launch_args *table)
 {
 	const uint64_t *sample = table->samples;
@@ -474,7 +474,7 @@ static void deliver_samples(struct ckpt_copy *copy, const struct ckpt_cuda_launc
 	}
 }
 
-/* It is still; `code` and `error`: what became of the wait for it. */
+/* Nothing of it moves; `code` and `error` are the result of waiting. */
 static void end_flight(struct ckpt_cuda_device *d, struct ckpt_cuda_flight *flight, int code,
 	const struct ckpt_error *error)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The only calls of the members of struct ckpt_device_ops. */
+/* The only callers of the members of struct ckpt_device_ops. */
 #include "device/device.h"
 
 #include <ckpt/error.h>
@@ -15,7 +15,7 @@ void ckpt_device_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 	copy->device = device->number;
 	copy->torn = -1;
 	copy->result = 0;
-	/* From here on the copy is the device's, and may be gone when the call returns. */
+	/* The device owns the copy now, and it may be freed before the call returns. */
 	device->ops->copy(device, copy);
 }
 

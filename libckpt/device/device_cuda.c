@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table's functions for a GPU, and its opening and closing. */
+/* The device functions of a GPU, its opening and closing. */
 #include "device/device_cuda.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static void cuda_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 {
 	struct ckpt_cuda_device *d = cuda_of(device);
 
-	/* Nor could it be said by way of the inbox, which nobody reads and whose lock may be held for ever. */
+	/* It could not be reported, because nobody reads the inbox, whose lock may be held forever. */
 	CKPT_ASSERT(d->forks == ckpt_fork_count());
 	copy->job.next = NULL;
 	pthread_mutex_lock(&d->lock);
@@ -47,7 +47,7 @@ static void cuda_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 	pthread_mutex_unlock(&d->lock);
 }
 
-/* Hands it to the feeder and waits. */
+/* Passes it to the feeder and waits. */
 static int run_errand(struct ckpt_cuda_device *d, struct ckpt_cuda_errand *errand)
 {
 	struct ckpt_cuda_errand **last;
@@ -88,8 +88,8 @@ static int cuda_unpin(struct ckpt_device *device, void *base, size_t size)
 }
 
 /*
- * A stream that has no handle of its own is of the GPU that is current in this thread: this one is made that, until
- * leave_gpu(). Those that have one say themselves whose they are.
+ * A stream without a handle of its own belongs to the thread's current GPU: makes this one current, until leave_gpu().
+ * Other streams know their GPU.
  */
 static int enter_gpu(struct ckpt_cuda_device *d, struct CUstream_st *stream, struct ckpt_error *err,
 	int *ret_was)
@@ -113,14 +113,14 @@ static int enter_gpu(struct ckpt_cuda_device *d, struct CUstream_st *stream, str
 	return 0;
 }
 
-/* It was current before. */
+/* Restores the GPU that was current. */
 static void leave_gpu(struct ckpt_cuda_device *d, int was)
 {
 	if (was != d->index && d->api.set_device(was) != CKPT_CUDA_SUCCESS)
 		(void)d->api.get_last_error();
 }
 
-/* 0: the user's stream may be given events. */
+/* 0: events may be recorded on the user's stream. */
 static int check_stream(
 	struct ckpt_cuda_device *d, struct CUstream_st *stream, struct ckpt_error *err)
 {
@@ -131,7 +131,7 @@ static int check_stream(
 	if (r < 0)
 		return r;
 	e = d->api.stream_is_capturing(stream, &status);
-	/* The legacy default stream, while another is captured. */
+	/* The legacy default stream, while another one is captured. */
 	if (e == CKPT_CUDA_STREAM_CAPTURE_IMPLICIT) {
 		(void)d->api.get_last_error();
 		status = CKPT_CUDA_CAPTURE_ACTIVE;
@@ -142,19 +142,18 @@ static int check_stream(
 		return 0;
 	return ckpt_fail(err, CKPT_EUNSUPPORTED,
 		"the stream of GPU %d is being captured into a CUDA graph, and a checkpoint cannot "
-		"be a "
-		"part of that; save and step outside of the capture",
+		"be a part of that; save and step outside of the capture",
 		d->index);
 }
 
-/* `behind` goes on when `ahead` has done what it has been given so far. */
+/* `behind` waits for all work that is on `ahead` now. */
 static int make_wait(struct ckpt_cuda_device *d, struct CUstream_st *behind,
 	struct CUstream_st *ahead, struct CUevent_st *event, struct ckpt_error *err)
 {
 	const char *what = "cudaEventRecord";
 	int e;
 
-	/* A stream waits for the last record: between the two calls nobody else may make one. */
+	/* A stream waits for the last record, so nobody else may record between the two calls. */
 	pthread_mutex_lock(&d->user);
 	e = d->api.event_record(event, ahead);
 	if (e == CKPT_CUDA_SUCCESS) {
@@ -165,7 +164,7 @@ static int make_wait(struct ckpt_cuda_device *d, struct CUstream_st *behind,
 	return e == CKPT_CUDA_SUCCESS ? 0 : ckpt_cuda_fail(d, err, e, what);
 }
 
-/* Copies that were submitted before and are not enqueued yet wait as well: that is late, not wrong. */
+/* Copies that were submitted before but are not enqueued yet wait, too, which is only later than needed. */
 static int cuda_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt_error *err)
 {
 	struct ckpt_cuda_device *d = cuda_of(device);
@@ -182,7 +181,7 @@ static int cuda_follow(struct ckpt_device *device, uintptr_t stream, struct ckpt
 	return r;
 }
 
-/* Until the feeder has done with every copy submitted so far that is meant; 0 of `ret_wanted`: there are none. */
+/* Waits until the feeder is done with all meant copies submitted so far; 0 in `ret_wanted`: there are none. */
 static int wait_until_fed(struct ckpt_cuda_device *d, enum ckpt_hold which, int timeout_ms,
 	struct ckpt_error *err, uint64_t *ret_wanted)
 {
@@ -213,14 +212,14 @@ static int hold_stream(struct ckpt_cuda_device *d, struct CUstream_st *user, enu
 
 	if (r == 0)
 		r = wait_until_fed(d, which, timeout_ms, err, &wanted);
-	/* Meanwhile it may have been lost. */
+	/* The device may have been lost meanwhile. */
 	if (r == 0)
 		r = ckpt_cuda_fail_lost(d, err);
 	if (r < 0 || wanted == 0)
 		return r;
 	if (which == CKPT_HOLD_ALL)
 		return make_wait(d, user, d->stream, d->held, err);
-	/* Recorded by the feeder. One that was recorded since is behind more copies. */
+	/* Recorded by the feeder. A later record comes after more copies. */
 	int e = d->api.stream_wait_event(user, d->eager, 0);
 	return e == CKPT_CUDA_SUCCESS ? 0 : ckpt_cuda_fail(d, err, e, "cudaStreamWaitEvent");
 }
@@ -250,7 +249,7 @@ static void destroy(struct ckpt_cuda_device *d)
 	ckpt_free(d);
 }
 
-/* The waiter first: the feeder destroys the events that it waits for. */
+/* The waiter ends first: the feeder destroys the events that it waits for. */
 static void end_waiter(struct ckpt_cuda_device *d)
 {
 	pthread_mutex_lock(&d->lock);
@@ -273,7 +272,7 @@ static void cuda_close(struct ckpt_device *device)
 {
 	struct ckpt_cuda_device *d = cuda_of(device);
 
-	/* The parent's threads may have held every lock; the memory is the child's until it ends. */
+	/* Threads of the parent may hold every lock; the memory stays with the child until it ends. */
 	if (check_fork(d, NULL) < 0)
 		return;
 	pthread_mutex_lock(&d->lock);
@@ -285,7 +284,7 @@ static void cuda_close(struct ckpt_device *device)
 	destroy(d);
 }
 
-/* What it reads was written before the device was first used, and is as it was until that is closed. */
+/* It reads only what was constant since the device was opened. */
 static int cuda_takes(
 	struct ckpt_device *device, const struct ckpt_segment *segment, struct ckpt_error *err)
 {
@@ -330,7 +329,7 @@ destroy_user:
 	return r;
 }
 
-/* Until so many threads have set themselves up; what the first that could not says. */
+/* Waits until that many threads are set up; returns the first error. */
 static int wait_until_ready(struct ckpt_cuda_device *d, unsigned threads, struct ckpt_error *err)
 {
 	int r;
@@ -388,7 +387,7 @@ int ckpt_device_cuda_open_on(struct ckpt_env *env, int index, const struct ckpt_
 
 	CKPT_ASSERT(env && api);
 	if (index < 0 || index > 9999)
-		return ckpt_fail(err, -EINVAL, "%d is no number of a GPU", index);
+		return ckpt_fail(err, -EINVAL, "%d is not a GPU number", index);
 	r = ckpt_fork_watch();
 	d = r == 0 ? ckpt_alloc(sizeof(*d)) : NULL;
 	if (!d)

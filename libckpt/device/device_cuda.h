@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors in the memory of a GPU: copies on a stream of their own. */
+/* Tensors in the memory of a GPU: copies on a stream of its own. */
 #ifndef CKPT_DEVICE_DEVICE_CUDA_H
 #define CKPT_DEVICE_DEVICE_CUDA_H
 
@@ -8,8 +8,8 @@
 #include "device/device.h"
 
 /*
- * The GPU that CUDA counts as `index`. `major`: of the CUDA that the program uses, or 0, see cuda_load.h. Only from
- * here on is anything loaded and any function of CUDA called, never in a fork's child, nor at the process's exit.
+ * Opens the GPU that CUDA counts as `index`. `major`: of the CUDA that the program uses, or 0, see cuda_load.h. Nothing
+ * is loaded and no CUDA function is called earlier, nor in a forked child, nor at exit.
  */
 int ckpt_device_cuda_open(struct ckpt_env *env, int index, int major, struct ckpt_error *err,
 	struct ckpt_device **ret_device);

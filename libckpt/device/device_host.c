@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors in the memory of the CPU: a copy is one job for a worker of the environment. */
+/* Tensors in CPU memory: a copy is a job for a worker of the environment. */
 #include "device/device.h"
 
 #include <errno.h>
@@ -38,7 +38,7 @@ void ckpt_host_copy_work(struct ckpt_job *job)
 
 static void host_copy(struct ckpt_device *device, struct ckpt_copy *copy)
 {
-	/* Who reads the memory itself takes the samples itself. */
+	/* The CPU can read this memory, so the engine samples it itself. */
 	CKPT_ASSERT(copy->direction == CKPT_COPY_TO_STAGING ||
 		    copy->direction == CKPT_COPY_FROM_STAGING);
 	copy->job.work = ckpt_host_copy_work;

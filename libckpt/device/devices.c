@@ -32,7 +32,7 @@ int ckpt_devices_init(struct ckpt_devices *devices, const struct ckpt_devices_co
 	return 0;
 }
 
-/* What is before `end`, NULL: all. */
+/* Unpins the parts before `end`; NULL: all. */
 static void unpin_parts(
 	struct ckpt_devices *devices, struct ckpt_device *gpu, const struct ckpt_devices_part *end)
 {
@@ -74,8 +74,8 @@ static int prefer_parts(struct ckpt_devices *devices, int node)
 }
 
 /*
- * Pinned pages stay where they are, so it is before the first GPU's registration or never. Nothing depends on it but
- * how far the bytes go.
+ * Pinned pages cannot move, so this is done before the first GPU pins them, or never. Only the distance of copies
+ * depends on it.
  */
 static void place_staging(struct ckpt_devices *devices, const struct ckpt_device *gpu)
 {
@@ -88,7 +88,7 @@ static void place_staging(struct ckpt_devices *devices, const struct ckpt_device
 	if (devices->placed || devices->pinned) {
 		if (devices->placed && devices->node >= 0 && devices->node != node)
 			ckpt_log(c->log, CKPT_LOG_INFO,
-				"staging is on NUMA node %d and GPU %u on node %d: its copies go "
+				"staging is on NUMA node %d but GPU %u on node %d: its copies go "
 				"from one to the other",
 				devices->node, gpu->number - 1, node);
 		return;
@@ -119,7 +119,7 @@ static int pin_parts(struct ckpt_devices *devices, struct ckpt_device *gpu, size
 	return 0;
 }
 
-/* Copies go on without, at a price. */
+/* If it fails, copies work, but are slower. */
 static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 {
 	const struct ckpt_devices_config *c = &devices->config;
@@ -136,7 +136,7 @@ static void pin_staging(struct ckpt_devices *devices, struct ckpt_device *gpu)
 			"the staging memory cannot be pinned (%s): copies from the GPU are slower, "
 			"and the loop may wait for them",
 			error.message);
-		/* Nor will there be memory that its kernels read: a save without samples is better than none. */
+		/* The kernels could not read their tables: a save without samples is better than none. */
 		gpu->samples = false;
 		return;
 	}
@@ -162,8 +162,8 @@ static int open_gpu(struct ckpt_devices *devices, uint32_t number, struct ckpt_e
 	devices->at[number] = gpu;
 	if (gpu->no_samples)
 		ckpt_log(devices->config.log, CKPT_LOG_WARN,
-			"GPU %u runs no kernels of libckpt (%s): whether its tensors are changed "
-			"under a save is not looked at, and small ones are copied one by one",
+			"GPU %u cannot run the kernels of libckpt (%s): changes of its tensors "
+			"during a save are not detected, and small ones are copied one by one",
 			number - 1, gpu->no_samples);
 	pin_staging(devices, gpu);
 	atomic_fetch_or(&devices->open, UINT64_C(1) << number);
@@ -174,7 +174,7 @@ int ckpt_devices_need(struct ckpt_devices *devices, uint64_t mask, struct ckpt_e
 {
 	int r = 0;
 
-	/* The lock may be held for as long as a GPU takes that is being opened. */
+	/* The lock may be held for as long as it takes to open a GPU. */
 	if ((mask & ~atomic_load(&devices->open)) == 0)
 		return 0;
 	(void)pthread_mutex_lock(&devices->lock);
@@ -205,7 +205,7 @@ int ckpt_devices_env(
 void ckpt_devices_place(struct ckpt_devices *devices, void *base, size_t bytes)
 {
 	(void)pthread_mutex_lock(&devices->lock);
-	/* That it is not to be had was said when the rest was placed. */
+	/* A failure was reported when the rest was placed. */
 	if (devices->placed && devices->node >= 0)
 		(void)ckpt_numa_prefer(devices->config.numa, base, bytes, devices->node);
 	(void)pthread_mutex_unlock(&devices->lock);
@@ -216,7 +216,7 @@ bool ckpt_devices_pinned(const struct ckpt_devices *devices)
 	return atomic_load(&devices->pinned) != 0;
 }
 
-/* Of the GPUs that were opened first, `count` of them; the first of them last. */
+/* Unpins it for the first `count` opened GPUs, in reverse order. */
 static void unpin_part(
 	struct ckpt_devices *devices, const struct ckpt_devices_part *part, unsigned count)
 {
@@ -236,8 +236,8 @@ static void unpin_part(
 }
 
 /*
- * The next GPU that has pinned the rest, from *index on. NULL: there is none, and the part is in the list: whoever is
- * opened from now on pins it with the rest. A GPU has pinned the rest when it is opened, or never.
+ * The next GPU that has pinned the rest, from *index on. NULL: there are no more, and the part is in the list, so that
+ * GPUs opened later pin it with the rest. A GPU pins the rest when it is opened, or never.
  */
 static struct ckpt_device *next_to_pin(
 	struct ckpt_devices *devices, struct ckpt_devices_part *part, unsigned *index)
@@ -257,7 +257,7 @@ static struct ckpt_device *next_to_pin(
 	return gpu;
 }
 
-/* For all GPUs that have pinned the rest, or for none. Without the lock: a driver may take any time. */
+/* Pins it for all GPUs that have pinned the rest, or for none. Without the lock, because a driver may take long. */
 static int pin_part(
 	struct ckpt_devices *devices, struct ckpt_devices_part *part, struct ckpt_error *err)
 {
@@ -274,7 +274,7 @@ static int pin_part(
 	return 0;
 }
 
-/* Where no GPU has pinned anything, parts that follow one another are one. */
+/* While no GPU has pinned anything, adjacent parts are joined. */
 static bool joins_last(struct ckpt_devices *devices, const char *base, size_t bytes)
 {
 	struct ckpt_devices_part *last = devices->last;
@@ -293,7 +293,7 @@ int ckpt_devices_add(struct ckpt_devices *devices, void *base, size_t bytes, str
 	struct ckpt_devices_part *part;
 	int r;
 
-	/* Tests may have devices that were given no staging: nothing is pinned then. */
+	/* Tests may have devices without staging: then nothing is pinned. */
 	if (!devices->config.staging || joins_last(devices, base, bytes))
 		return 0;
 	part = ckpt_alloc(sizeof(*part));
@@ -316,7 +316,7 @@ size_t ckpt_devices_tail(struct ckpt_devices *devices)
 	return bytes;
 }
 
-/* Takes the last part out of the list. */
+/* Removes the last part from the list. */
 static struct ckpt_devices_part *take_last(struct ckpt_devices *devices)
 {
 	struct ckpt_devices_part *last = devices->last;
@@ -337,7 +337,7 @@ bool ckpt_devices_trim(struct ckpt_devices *devices, size_t bytes)
 	bool pinned;
 	bool can;
 
-	/* Tests may have devices that were given no staging. */
+	/* Tests may have devices without staging. */
 	if (!devices->config.staging)
 		return true;
 	(void)pthread_mutex_lock(&devices->lock);
@@ -351,7 +351,7 @@ bool ckpt_devices_trim(struct ckpt_devices *devices, size_t bytes)
 	else if (can)
 		devices->last->bytes -= bytes;
 	(void)pthread_mutex_unlock(&devices->lock);
-	/* Without the lock: a driver may take any time. A GPU that is opened from now on does not know of the part. */
+	/* Without the lock, because a driver may take long. A GPU opened from now on does not know the part. */
 	if (part && pinned)
 		unpin_part(devices, part, gpus);
 	ckpt_free(part);

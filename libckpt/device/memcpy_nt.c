@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libc's memcpy bypasses the caches only above a size near that of the last cache, which is more than a block. Below
- * it reads every line that it writes, a third of the traffic in vain. On some processors it is the fastest all the
- * same: the first large copies of a process are timed, and the fastest way is taken from then on.
+ * libc's memcpy bypasses the caches only above about the size of the last-level cache, more than a block. Below, it
+ * reads every line before writing it, a third of the traffic. On some processors it is still the fastest: the first
+ * large copies of a process are timed, and the fastest way is used from then on.
  */
 #include "device/memcpy_nt.h"
 
@@ -17,14 +17,14 @@
 
 #define LINE  ((size_t)64)
 #define PAGE  ((size_t)4096)
-#define GROUP (4 * PAGE) /* walked side by side, for more streams of prefetching */
+#define GROUP (4 * PAGE) /* copied side by side, for more prefetch streams */
 
-/* Below it memcpy is as fast, and what it leaves in the cache may even be of use. */
+/* Below it memcpy is as fast, and the cached data may be useful. */
 #define STREAM_MIN ((size_t)256 << 10)
-/* What is shorter says little about a way's speed. */
+/* Shorter copies do not show a way's speed. */
 #define SAMPLE_MIN ((size_t)1 << 20)
 
-/* One group, two lines of a page at a time. `to` begins a line. */
+/* Copies one group, two lines of a page at a time. `to` is line-aligned. */
 __attribute__((target("avx"))) static void stream_group(
 	char *restrict to, const char *restrict from)
 {
@@ -44,19 +44,19 @@ __attribute__((target("avx"))) static void stream_group(
 	}
 }
 
-/* Whole groups. Returns the bytes copied. */
+/* Copies whole groups. Returns the bytes copied. */
 static size_t stream_groups(char *restrict to, const char *restrict from, size_t bytes)
 {
 	size_t done = 0;
 
 	for (; bytes - done >= GROUP; done += GROUP)
 		stream_group(to + done, from + done);
-	/* Such stores are not ordered with what follows, not even with a mutex's release. */
+	/* Non-temporal stores are not ordered by anything that follows, not even by releasing a mutex. */
 	_mm_sfence();
 	return done;
 }
 
-/* Its whole lines past the caches. */
+/* Copies its whole lines past the caches. */
 __attribute__((target("avx"))) static void stream_run(
 	char *restrict to, const char *restrict from, size_t run)
 {
@@ -75,7 +75,7 @@ __attribute__((target("avx"))) static void stream_run(
 	memcpy(to, from, run);
 }
 
-/* Lines one behind the other: for a processor that follows few streams at a time. */
+/* Copies line by line, for processors that follow few streams at a time. */
 static size_t stream_lines(char *restrict to, const char *restrict from, size_t bytes)
 {
 	size_t done = bytes - bytes % LINE;
@@ -91,7 +91,7 @@ static size_t by_memcpy(char *restrict to, const char *restrict from, size_t byt
 	return bytes;
 }
 
-/* Each copies at most `bytes`, of which `to` begins a line, and returns how many. */
+/* Each copies at most `bytes` to line-aligned `to`, and returns how many. */
 static const struct {
 	const char *name;
 	size_t (*copy)(char *restrict to, const char *restrict from, size_t bytes);
@@ -104,7 +104,7 @@ static const struct {
 static struct ckpt_copy_choice choice = CKPT_COPY_CHOICE_INIT;
 _Static_assert(CKPT_COUNT(ways) == CKPT_COPY_WAYS, "one for each");
 
-/* As the ways do. */
+/* Returns the bytes copied. */
 static size_t choose_and_copy(char *restrict to, const char *restrict from, size_t bytes)
 {
 	bool sample = false;

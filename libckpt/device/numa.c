@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The only calls of the members of struct ckpt_numa_ops. */
+/* The only callers of the members of struct ckpt_numa_ops. */
 #include "device/numa.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #define PREFERRED 1
 #define MOVE      (1u << 1)
 
-#define NODES_MAX 1024 /* what a kernel can be built for */
+#define NODES_MAX 1024 /* most nodes that a kernel supports */
 #define WORD_BITS (8 * sizeof(unsigned long))
 
 #define NODES_WITH_MEMORY "/sys/devices/system/node/has_memory"
@@ -33,7 +33,7 @@ static bool is_digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/* The number in a file of its own; -1: it is not to be had. */
+/* Reads a number from a file; -1: not available. */
 static int read_node(const char *root, const char *path)
 {
 	struct ckpt_buf text = {0};
@@ -50,7 +50,7 @@ static int read_node(const char *root, const char *path)
 	return node < 0 ? -1 : (int)node;
 }
 
-/* Of a list like "0-1,4": whether the node is in it, and beside others. */
+/* Whether the node is in a list like "0-1,4", and not the only one. */
 static bool is_one_of_several(const char *list, int node)
 {
 	bool there = false;
@@ -70,7 +70,7 @@ static bool is_one_of_several(const char *list, int node)
 	return there && count > 1;
 }
 
-/* Where the kernel says of the device which node it is at. False: that is no address. */
+/* Path of the file with a device's node. False: invalid address. */
 static bool make_path(const char *bus, char *ret_path, size_t size)
 {
 	size_t len = strlen(bus);
@@ -80,7 +80,7 @@ static bool make_path(const char *bus, char *ret_path, size_t size)
 	if (len == 0 || (size_t)n >= size - (size_t)at)
 		return false;
 	for (char *c = ret_path + at; len > 0; c++, len--) {
-		/* CUDA has capitals, the kernel has none. */
+		/* CUDA uses upper case, the kernel lower case. */
 		if (*c >= 'A' && *c <= 'F')
 			*c = (char)(*c - 'A' + 'a');
 		if (!is_digit(*c) && (*c < 'a' || *c > 'f') && *c != ':' && *c != '.')
@@ -110,7 +110,7 @@ int ckpt_numa_prefer(const struct ckpt_numa_ops *ops, void *base, size_t size, i
 
 	CKPT_ASSERT(node >= 0 && node < NODES_MAX && size > 0);
 	nodes[(size_t)node / WORD_BITS] |= 1ul << ((size_t)node % WORD_BITS);
-	/* The kernel takes one bit less than it is told. */
+	/* The kernel uses one bit less than it is told. */
 	if ((ops ? ops : &real_ops)->mbind(base, size, PREFERRED, nodes, NODES_MAX + 1, MOVE) == 0)
 		return 0;
 	return -errno;

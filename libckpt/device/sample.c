@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lines of a segment that are looked at. What is done with them, sample_mix.h says. */
+/* Samples the lines of a segment. See sample_mix.h for the arithmetic. */
 #include "device/sample_mix.h"
 #include "device/device.h"
 
@@ -10,7 +10,7 @@ static uint64_t key_of(const struct ckpt_segment *segment, uint64_t seed)
 	return ckpt_sample_key(seed, segment->offset, segment->tensor, segment->length);
 }
 
-/* Where the bytes lie, if they lie together; else NULL. */
+/* The address of the bytes if they are contiguous; else NULL. */
 static const char *bytes_of(const struct ckpt_segment *segment, bool staged)
 {
 	if (staged)
@@ -30,7 +30,7 @@ static inline __attribute__((always_inline)) uint64_t line_of(
 	return ckpt_sample_line(key, line, words);
 }
 
-/* Ten thousand segments are common, and this runs while the loop waits: the compiler knows each line's number. */
+/* Ten thousand segments are common, and the loop waits for this: the line numbers are constants for the compiler. */
 static uint64_t sample_of_lines(const char *bytes, uint64_t length, uint64_t key)
 {
 	_Static_assert(CKPT_SAMPLE_LINES == 4, "every line is there");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The arithmetic of samples: which lines of a segment are looked at, and what their bytes add up to. One text for
- * the host and for the kernels of a GPU, so that both see the same; the order of the pairs does not matter.
+ * The arithmetic of samples: which lines of a segment are sampled, and how their bytes are hashed. Shared by the host
+ * and the GPU's kernels, so that both compute the same; the order of the pairs does not matter.
  */
 #ifndef CKPT_DEVICE_SAMPLE_MIX_H
 #define CKPT_DEVICE_SAMPLE_MIX_H
@@ -11,13 +11,13 @@
 
 #define CKPT_SAMPLE_LINE 64
 
-/* Lines of one segment: the first and the last, and one in each half of those between. */
+/* Lines per segment: the first and the last, and one in each half of the rest. */
 #define CKPT_SAMPLE_LINES 4
 
-/* Pairs of words (8 bytes, little-endian) of a line; behind the end of a short one there are zeros. */
+/* Pairs of words (8 bytes, little-endian) of a line; a short line is padded with zeros. */
 #define CKPT_SAMPLE_PAIRS 4
 
-/* 2^64 divided by the golden ratio: what SplitMix64 counts in (Steele, Lea, Flood, OOPSLA 2014). */
+/* 2^64 divided by the golden ratio, the increment of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014). */
 #define CKPT_SAMPLE_STEP UINT64_C(0x9e3779b97f4a7c15)
 
 /* SplitMix64's finaliser, Stafford's "Mix13"; the constants are those of Vigna's splitmix64.c. */
@@ -28,7 +28,7 @@ static inline uint64_t ckpt_sample_mix(uint64_t bits)
 	return bits ^ (bits >> 31);
 }
 
-/* All that decides the places and the factors. */
+/* The key that determines the places and the factors. */
 static inline uint64_t ckpt_sample_key(
 	uint64_t seed, uint64_t offset, uint32_t tensor, uint64_t length)
 {
@@ -43,7 +43,7 @@ static inline uint64_t ckpt_sample_pick(uint64_t bits, uint64_t count)
 	return ((bits & UINT32_MAX) * (count < UINT32_MAX ? count : UINT32_MAX)) >> 32;
 }
 
-/* Where a line of the segment begins; false: it has no such line. One shorter than a line is a line of its own. */
+/* Where a line of the segment begins; false: it has no such line. A segment shorter than a line is one line. */
 static inline bool ckpt_sample_place(uint64_t key, uint64_t length, uint32_t line, uint64_t *ret_at)
 {
 	uint64_t lines = length / CKPT_SAMPLE_LINE;
@@ -68,8 +68,8 @@ static inline bool ckpt_sample_place(uint64_t key, uint64_t length, uint32_t lin
 }
 
 /*
- * What a pair of words of a line adds. Both halves of the product of two words, each with a key of its own, are taken
- * together: how wyhash and XXH3 take short inputs in. A word is lost only where the other's factor is 0.
+ * The hash of a pair of words: both halves of the product of two words, each combined with its own key, as in wyhash
+ * and XXH3 for short inputs. A word has no effect only if the other factor is 0.
  */
 static inline uint64_t ckpt_sample_pair(
 	uint64_t key, uint32_t line, uint32_t pair, uint64_t low, uint64_t high)

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Strided views, gathered to contiguous bytes and scattered from them. A view is first reduced to
- * runs of bytes that lie together and as few dimensions of such runs as it takes.
+ * Gathers strided views to contiguous bytes and scatters them. A view is first reduced to runs of contiguous bytes and
+ * as few dimensions of runs as possible.
  */
 #include "device/device.h"
 
 #include "device/copy_runs.h"
 
-/* A view, reduced. Dimensions of one element are gone; none has zero elements. */
+/* A reduced view. Dimensions of one element are removed; none is zero. */
 struct grid {
 	char *data;
-	uint64_t run;  /* bytes that lie together */
-	uint32_t ndim; /* dimensions of runs; 0: there is one run */
+	uint64_t run;  /* contiguous bytes */
+	uint32_t ndim; /* dimensions of runs; 0: one run */
 	uint64_t count[CKPT_NDIM_MAX];
-	int64_t step[CKPT_NDIM_MAX]; /* bytes */
+	int64_t step[CKPT_NDIM_MAX]; /* in bytes */
 };
 
-/* The row of runs that the walk has come to: every dimension but the last. */
+/* The current row of runs: index of every dimension but the last. */
 struct cursor {
 	uint64_t index[CKPT_NDIM_MAX];
 	int64_t at; /* of the row's first run, from grid.data */
@@ -58,7 +58,7 @@ int ckpt_view_stray(const struct ckpt_view *view)
 	return -1;
 }
 
-/* Adds an inner dimension; one whose whole extent is a step of the dimension before joins that. */
+/* Adds an inner dimension; joins it with the previous one if it fills that one's step. */
 static void add_dimension(struct grid *grid, int64_t count, int64_t step)
 {
 	uint32_t last = grid->ndim - 1;
@@ -75,7 +75,7 @@ static void add_dimension(struct grid *grid, int64_t count, int64_t step)
 	grid->ndim++;
 }
 
-/* Precondition: the view is not empty. */
+/* The view is not empty. */
 static void reduce(const struct ckpt_view *view, struct grid *grid)
 {
 	grid->data = view->data;
@@ -88,7 +88,7 @@ static void reduce(const struct ckpt_view *view, struct grid *grid)
 		int64_t step;
 		bool overflow;
 
-		/* The stride of a dimension of one element means nothing, and may be anything. */
+		/* The stride of a dimension of one element is arbitrary. */
 		if (view->shape[i] == 1)
 			continue;
 		overflow = __builtin_mul_overflow(view->strides[i], (int64_t)view->item, &step);
@@ -113,11 +113,11 @@ bool ckpt_view_contiguous(const struct ckpt_view *view)
 }
 
 #define TILE_BYTES (16 << 10)
-#define SWAP_BAND  512 /* rows whose pages the TLB keeps while the band is walked */
+#define SWAP_BAND  512 /* rows whose pages stay in the TLB while the band is copied */
 
 /*
- * Two dimensions that change places. Element (i, j) lies at from + i * from_row + j * its size and
- * goes to to + j * to_row + i * its size.
+ * Two exchanged dimensions. Element (i, j) is at from + i * from_row + j * its size and goes to to + j * to_row + i *
+ * its size.
  */
 struct swap {
 	char *to;
@@ -128,13 +128,13 @@ struct swap {
 	int64_t nj;
 };
 
-/* Elements along a tile's edge: some lines each way, and the whole within the first-level cache. */
+/* Elements along a tile's edge: several lines in each direction, while the tile fits into the first-level cache. */
 static inline __attribute__((always_inline)) int64_t tile_edge(size_t size)
 {
 	return size <= 4 ? 64 : 16;
 }
 
-/* `ni` by `nj` elements from (i, j), through a tile, so that both sides move whole lines. */
+/* Copies `ni` by `nj` elements from (i, j) through a tile, so that both sides move whole lines. */
 static inline __attribute__((always_inline)) void swap_tile(
 	const struct swap *s, int64_t i, int64_t j, int64_t ni, int64_t nj, size_t size)
 {
@@ -164,7 +164,7 @@ static inline __attribute__((always_inline)) void swap_sized(const struct swap *
 			for (int64_t j = band; j < end; j += edge) {
 				int64_t nj = end - j < edge ? end - j : edge;
 
-				/* Most tiles are whole: there the compiler knows every count. */
+				/* Most tiles are complete: then all counts are constants. */
 				if (ni == edge && nj == edge)
 					swap_tile(s, i, j, edge, edge, size);
 				else
@@ -174,7 +174,7 @@ static inline __attribute__((always_inline)) void swap_sized(const struct swap *
 	}
 }
 
-/* False if there is no quick way for elements of that size. */
+/* False if there is no fast way for elements of that size. */
 static bool swap_runs(const struct swap *s, uint64_t run)
 {
 	switch (run) {
@@ -198,7 +198,7 @@ static bool swap_runs(const struct swap *s, uint64_t run)
 	}
 }
 
-/* `rows` whole rows, one step of the last but one dimension apart. */
+/* Copies `rows` whole rows of the last but one dimension. */
 static void copy_rows(const struct grid *grid, int64_t at, uint64_t rows, char *flat, bool gather)
 {
 	uint32_t last = grid->ndim - 1;
@@ -229,7 +229,7 @@ static void copy_rows(const struct grid *grid, int64_t at, uint64_t rows, char *
 	}
 }
 
-/* To the row that holds run number `run`. */
+/* Moves to the row of run number `run`. */
 static void seek(const struct grid *grid, uint64_t run, struct cursor *cursor)
 {
 	uint64_t row = run / grid->count[grid->ndim - 1];
@@ -250,7 +250,7 @@ static uint64_t rows_ahead(const struct grid *grid, const struct cursor *cursor)
 	return grid->ndim > 1 ? grid->count[rows] - cursor->index[rows] : 1;
 }
 
-/* Precondition: rows <= rows_ahead(). */
+/* Requires rows <= rows_ahead(). */
 static void advance(const struct grid *grid, struct cursor *cursor, uint64_t rows)
 {
 	for (uint32_t d = grid->ndim - 1; d-- > 0;) {
@@ -264,7 +264,7 @@ static void advance(const struct grid *grid, struct cursor *cursor, uint64_t row
 	}
 }
 
-/* `count` whole runs from number `first`. */
+/* Copies `count` whole runs from number `first`. */
 static void copy_whole(
 	const struct grid *grid, uint64_t first, uint64_t count, char *flat, bool gather)
 {
@@ -295,7 +295,7 @@ static void copy_whole(
 	}
 }
 
-/* Bytes inside of one run. */
+/* Copies bytes within one run. */
 static void copy_part(
 	const struct grid *grid, uint64_t offset, uint64_t length, char *flat, bool gather)
 {
@@ -347,6 +347,6 @@ void ckpt_view_gather(const struct ckpt_view *view, uint64_t offset, uint64_t le
 void ckpt_view_scatter(
 	const struct ckpt_view *view, uint64_t offset, uint64_t length, const char *in)
 {
-	/* Only read. */
+	/* It is only read. */
 	transfer(view, offset, length, (char *)in, false);
 }

@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A view that is a box of a row-major array, filled from the array's bytes. Both sides are walked
- * together: as few dimensions as it takes, of runs of bytes that lie together in both.
+ * Fills a view that is a box of a row-major array from the array's bytes. Both sides are reduced together to as few
+ * dimensions as possible of runs that are contiguous in both.
  */
 #include "device/device.h"
 #include "device/copy_runs.h"
 
-/* A dimension: bytes from one run to the next, in the array and in the view. */
+/* A dimension: its distances in the array and in the view, in bytes. */
 struct stride {
-	uint64_t count; /* two at least */
+	uint64_t count; /* at least two */
 	uint64_t from;
 	int64_t to;
 };
 
 struct weave {
 	char *to;
-	uint64_t from; /* the box's first byte in the array */
+	uint64_t from; /* offset of the box's first byte in the array */
 	uint64_t run;
 	uint32_t ndim;
 	struct stride dims[CKPT_NDIM_MAX];
 };
 
-/* The run that the walk has come to. */
+/* The current run. */
 struct place {
 	uint64_t index[CKPT_NDIM_MAX];
 	uint64_t from;
 	char *to;
 };
 
-/* A dimension outside of those that are there; joins the last if it goes on where that ends. */
+/* Adds an outer dimension, or extends the last one if it continues it. */
 static void add_outer(struct weave *w, uint64_t count, uint64_t from, int64_t to)
 {
 	struct stride *last = w->ndim > 0 ? &w->dims[w->ndim - 1] : NULL;
@@ -42,7 +42,7 @@ static void add_outer(struct weave *w, uint64_t count, uint64_t from, int64_t to
 	w->dims[w->ndim++] = (struct stride){.count = count, .from = from, .to = to};
 }
 
-/* Precondition: the view is not empty. dims[0] is the innermost. */
+/* The view is not empty. dims[0] is the innermost. */
 static void reduce(const struct ckpt_view *view, const int64_t *around, struct weave *w)
 {
 	const int64_t *start = around + view->ndim;
@@ -89,7 +89,7 @@ static struct place seek(const struct weave *w, uint64_t offset)
 	return p;
 }
 
-/* On by `n` runs of the innermost dimension, which has so many left. False: that was the last one. */
+/* Advances by `n` runs of the innermost dimension, which has that many left. False: that was the last. */
 static bool advance(const struct weave *w, struct place *p, uint64_t n)
 {
 	for (uint32_t i = 0; i < w->ndim; i++) {
@@ -108,7 +108,7 @@ static bool advance(const struct weave *w, struct place *p, uint64_t n)
 	return false;
 }
 
-/* How many runs from here to the end of the innermost dimension lie within [offset, end). */
+/* How many runs from here to the end of the innermost dimension are within [offset, end). */
 static uint64_t whole_runs(
 	const struct weave *w, const struct place *p, uint64_t offset, uint64_t end)
 {

@@ -2,17 +2,17 @@
 /* Whether two elements of a view share memory. */
 #include "device/device.h"
 
-/* Places compared at most. Views that need so many are not met; one that did would be taken for shared. */
+/* Most places to compare. Real views need fewer; one that needs more is treated as overlapping. */
 #define STEPS (UINT64_C(1) << 22)
 
 struct dim {
 	uint64_t count;
-	uint64_t step;  /* elements; the direction does not matter */
-	uint64_t reach; /* of the dimensions before it: from their first element to the last */
+	uint64_t step;  /* in elements, absolute */
+	uint64_t reach; /* extent of the previous dimensions, first to last element */
 };
 
 struct search {
-	struct dim dims[CKPT_NDIM_MAX]; /* the nearest first */
+	struct dim dims[CKPT_NDIM_MAX]; /* smallest step first */
 	uint64_t steps;
 };
 
@@ -30,18 +30,19 @@ static uint64_t distance(uint64_t a, uint64_t b)
 	return a < b ? b - a : a - b;
 }
 
-/* How far the search has come in one dimension. */
+/* State of the search in one dimension. */
 struct turn {
-	uint64_t far; /* still to go, by this dimension and those before it */
-	uint64_t n;   /* of its elements, to be tried next */
-	bool away;    /* from it, which those before it make up for; else towards it */
+	uint64_t far; /* distance left for this dimension and the previous ones */
+	uint64_t n;   /* number of its elements to try next */
+	/* Beyond the target, so that previous dimensions compensate; else short of it. */
+	bool away;
 };
 
-/* What is left to go after the next number of elements of a dimension; false: none is left to try. */
+/* The distance left after the next number of elements of a dimension; false: none is left to try. */
 static bool next_far(const struct dim *d, struct turn *t, uint64_t *ret_far)
 {
 	if (!t->away) {
-		/* As long as the others can make up for the rest, on either side. */
+		/* As long as the previous dimensions can make up for the rest, on either side. */
 		if (t->n < d->count && t->n * d->step <= t->far + d->reach) {
 			*ret_far = distance(t->n++ * d->step, t->far);
 			return true;
@@ -55,7 +56,7 @@ static bool next_far(const struct dim *d, struct turn *t, uint64_t *ret_far)
 	return true;
 }
 
-/* Whether going back and forth in the first `ndim` dimensions leads `far` elements away. */
+/* Whether elements `far` apart can be reached by steps in the first `ndim` dimensions. */
 static bool leads(struct search *s, uint32_t ndim, uint64_t far)
 {
 	struct turn turns[CKPT_NDIM_MAX + 1];
@@ -69,7 +70,7 @@ static bool leads(struct search *s, uint32_t ndim, uint64_t far)
 		if (at > 0 && far > s->dims[at - 1].reach)
 			turns[at].n = (far - s->dims[at - 1].reach + s->dims[at - 1].step - 1) /
 				      s->dims[at - 1].step;
-		/* Back to the nearest dimension that has something left to try. */
+		/* Back to the nearest dimension with something left to try. */
 		while (at == 0 || !next_far(&s->dims[at - 1], &turns[at], &far))
 			if (at++ == ndim)
 				return false;
@@ -98,7 +99,10 @@ bool ckpt_view_shares(const struct ckpt_view *view)
 
 		d->reach = reach;
 		reach += d->step * (d->count - 1);
-		/* Two elements whose outermost difference is here: those within can only make up for their reach. */
+		/*
+		 * Two elements whose outermost difference is in this dimension: the others can only compensate up to
+		 * their reach.
+		 */
 		for (uint64_t n = 1; n < d->count && n * d->step <= d->reach; n++)
 			if (leads(&s, i, n * d->step))
 				return true;

@@ -81,7 +81,7 @@ def test_a_lost_node_and_newer_steps_of_others(tmp_path: Path, node: str) -> Non
     shutil.rmtree(tmp_path / node)
     step, said = _job(tmp_path, [])
     assert step == -1
-    assert "`ckpt upload` on each of them" in said[0]
+    assert "`ckpt upload` on each other node" in said[0]
     assert "if that is not possible, lost_nodes=True" in said[0]
     step, said = _job(tmp_path, [5, 8], lost_nodes=True)
     assert step == 4

@@ -597,7 +597,7 @@ def unreadable(manifest: Path) -> None:
     ("damage", "code", "headline", "detail"),
     [
         (lambda m: flip(m, 60), INTEGRITY, "data differ from their digest", "put it back"),
-        (lambda m: os.truncate(m, 100), INTEGRITY, "malformed file", "cut short"),
+        (lambda m: os.truncate(m, 100), INTEGRITY, "malformed file", "truncated"),
         (
             lambda m: reseal(m, (b'"world":1', b'"world":2')),
             INTEGRITY,

@@ -65,7 +65,7 @@ BUGS = [
         "\t\te = CKPT_CUDA_SUCCESS;\n",
         "test_device_cuda", "every_byte_goes_to_staging_and_back"),
     Bug("event-before-the-last-copy", "libckpt/device/cuda_batch.c",
-        "\tflush(d);\n\t/* Rows and launches have a rate of their own. */\n"
+        "\tflush(d);\n\t/* Rows and launches have other rates, so they are not measured. */\n"
         "\tg->last->bytes = g->runs == g->entries ? g->bytes : 0;\n"
         "\te = d->api.event_record(g->last->event, d->stream);\n",
         "\te = d->api.event_record(g->last->event, d->stream);\n\tflush(d);\n",

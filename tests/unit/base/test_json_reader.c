@@ -272,7 +272,7 @@ static void test_twice(void **state)
 	assert_true(ckpt_reader_u64(&r, &value));
 	assert_int_equal(ckpt_reader_member(&r, names, &seen), CKPT_READER_END);
 	assert_int_equal(ckpt_reader_finish(&r), CKPT_EFORMAT);
-	assert_non_null(strstr(err.message, "\"a\" is there twice"));
+	assert_non_null(strstr(err.message, "\"a\" occurs twice"));
 }
 
 /* After a failure nothing moves and the first sentence stays. */

@@ -689,7 +689,7 @@ static void memory_that_cannot_be_pinned_is_said(void **state)
 
 	assert_int_equal(
 		ckpt_device_pin(rig->device, w->staged + 4096, 4096, &rig->err), CKPT_EDEVICE);
-	assert_non_null(strstr(rig->err.message, "4096 bytes cannot be pinned"));
+	assert_non_null(strstr(rig->err.message, "4096 bytes of staging memory cannot be pinned"));
 	assert_non_null(strstr(rig->err.message, "something else in this process"));
 	assert_non_null(strstr(rig->err.message, "cudaErrorHostMemoryAlreadyRegistered"));
 	memset(&rig->err, 0, sizeof(rig->err));

@@ -520,7 +520,7 @@ static void a_call_of_the_relay_that_fails_is_the_copys(void **state)
 		unsigned nth;
 		const char *text;
 	} faults[] = {
-		{"cudaMalloc", 1, "not pinned: cudaMalloc: out of memory"},
+		{"cudaMalloc", 1, "is not pinned needs: cudaMalloc: out of memory"},
 		{"cudaMemcpyAsync", 1, "cudaMemcpyAsync: out of memory"},
 		{"cudaMemcpyAsync", 2, "cudaMemcpyAsync: out of memory"},
 		{"cuLaunchKernel", 1, "cuLaunchKernel: out of memory"},

@@ -444,7 +444,7 @@ static void a_table_that_is_not_to_be_had_is_said(void **state)
 		if (i < 3) {
 			run(&copy, CKPT_COPY_SAMPLE, MANY);
 			assert_int_equal(copy.result, CKPT_EDEVICE);
-			assert_non_null(strstr(rig->err.message, "the table of a launch"));
+			assert_non_null(strstr(rig->err.message, "the table of a kernel launch"));
 		} else {
 			assert_no_launch(w, MANY);
 		}

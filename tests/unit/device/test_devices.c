@@ -157,7 +157,7 @@ static void a_gpu_of_another_node_is_told_of(void **state)
 	assert_int_equal(logged("on NUMA node 0 for GPU 1"), 1);
 	need(2);
 	assert_int_equal(bound.calls, 1);
-	assert_int_equal(logged("staging is on NUMA node 0 and GPU 0 on node 1"), 1);
+	assert_int_equal(logged("staging is on NUMA node 0 but GPU 0 on node 1"), 1);
 }
 
 static void gpus_of_one_node_need_no_words(void **state)
@@ -311,7 +311,7 @@ static void where_a_gpu_has_not_let_go_staging_does_not_grow_again(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		ckpt_error_clear(&scene.err);
 		assert_int_equal(add(1), CKPT_EDEVICE);
-		assert_non_null(strstr(scene.err.message, "or it could not be unpinned before"));
+		assert_non_null(strstr(scene.err.message, "or could not be unpinned before"));
 	}
 	/* Nor a part of it. */
 	assert_int_equal(
