@@ -114,11 +114,11 @@ static const uint8_t *at(struct array array, size_t element, unsigned width)
 	return array.data ? array.data + element * width : NULL;
 }
 
-static struct ckpt_chunk describe(
+static struct ckpt_codec_chunk describe(
 	const struct tensor *t, size_t from, size_t count, const struct ckpt_adam_step *step)
 {
 	size_t i = t->offset + from;
-	struct ckpt_chunk chunk = {.count = count, .width = t->width, .kind = CKPT_KIND_INT};
+	struct ckpt_codec_chunk chunk = {.count = count, .width = t->width, .kind = CKPT_KIND_INT};
 
 	if (strcmp(t->kind, "float") == 0)
 		chunk.kind = CKPT_KIND_FLOAT;
@@ -141,14 +141,14 @@ static struct ckpt_chunk describe(
 	return chunk;
 }
 
-static void measure(struct ckpt_codec *codec, struct class *class, struct ckpt_chunk *chunk,
+static void measure(struct ckpt_codec *codec, struct class *class, struct ckpt_codec_chunk *chunk,
 	const uint8_t *data)
 {
-	static uint8_t out[4 * CKPT_CHUNK_BYTES], back[CKPT_CHUNK_BYTES];
+	static uint8_t out[4 * CKPT_CODEC_CHUNK_BYTES], back[CKPT_CODEC_CHUNK_BYTES];
 	double encode = INFINITY, decode = INFINITY;
 	size_t size = 0;
 
-	if (ckpt_encode_room(CKPT_CHUNK_BYTES) > sizeof(out))
+	if (ckpt_encode_room(CKPT_CODEC_CHUNK_BYTES) > sizeof(out))
 		die("no room");
 	for (unsigned i = 0; i < repeat; i++) {
 		double began = cpu_seconds();
@@ -176,12 +176,12 @@ static void run_tensor(struct ckpt_codec *codec, const struct tensor *t)
 {
 	struct ckpt_adam_step step = hyper;
 	struct class *class = class_of(t->class);
-	size_t most = CKPT_CHUNK_BYTES / t->width;
+	size_t most = CKPT_CODEC_CHUNK_BYTES / t->width;
 
 	step.weight_decay = t->weight_decay;
 	for (size_t from = 0; from < t->count; from += most) {
 		size_t count = t->count - from < most ? t->count - from : most;
-		struct ckpt_chunk chunk = describe(t, from, count, &step);
+		struct ckpt_codec_chunk chunk = describe(t, from, count, &step);
 
 		measure(codec, class, &chunk, at(class->now, t->offset + from, t->width));
 	}

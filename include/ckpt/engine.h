@@ -54,6 +54,17 @@ enum ckpt_replica_policy {
 	CKPT_REPLICAS_WARN = 1   /* commit it; its manifest says that they differ */
 };
 
+/* How the tensors of a step are stored. Every step can be restored, whatever is set here. */
+enum ckpt_encoding {
+	CKPT_ENCODING_PLAIN = 0, /* as they are: the file of a rank is a safetensors file */
+	/*
+	 * Losslessly compressed. The file is smaller, and a restore gives the same bytes. Workers encode in the background,
+	 * so it takes processor time; they have up to 16 encoders of about 20 MiB (with blocks of 8 MiB), one for each
+	 * worker and two more. The first save allocates them.
+	 */
+	CKPT_ENCODING_COMPACT = 1
+};
+
 /* Options. A field of 0 or NULL has its default. Strings are copied. Later versions only append fields. */
 struct ckpt_engine_opts {
 	uint32_t size;  /* sizeof(struct ckpt_engine_opts) */
@@ -135,6 +146,7 @@ struct ckpt_engine_opts {
 	uint32_t remote_grace_s;    /* the grace period in seconds; 0: 1800 */
 	uint32_t reserved;          /* 0 */
 	uint32_t replicas;          /* enum ckpt_replica_policy; that of rank 0 applies */
+	uint32_t encoding;          /* enum ckpt_encoding, of what this rank saves */
 };
 
 /* Start a new lineage and ignore the steps of the store. */

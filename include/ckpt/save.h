@@ -227,12 +227,13 @@ struct ckpt_save_info {
 	uint64_t generation;
 	uint64_t bytes; /* size of the shard */
 	uint64_t bytes_staged;
-	uint64_t bytes_written;
-	uint64_t eager_ns;   /* start to the copies of the eager tensors */
-	uint64_t stage_ns;   /* start to STAGED */
-	uint64_t local_ns;   /* start to LOCAL */
-	uint64_t starved_ns; /* part of that in which no staging slot was free */
-	uint64_t durable_ns; /* start to the durable shard and index of this rank */
+	uint64_t bytes_written; /* the part of `bytes` that is in the file */
+	uint64_t eager_ns;      /* start to the copies of the eager tensors */
+	uint64_t stage_ns;      /* start to STAGED */
+	uint64_t local_ns;      /* start to LOCAL */
+	uint64_t starved_ns;    /* part of that in which no staging slot was free */
+	uint64_t durable_ns;    /* start to the durable shard and index of this rank */
+	uint64_t bytes_stored;  /* size of the file, see enum ckpt_encoding; 0: not known yet */
 };
 
 /* Copies the progress. Errors: CKPT_EFORKED, -EINVAL (`save` or `ret_info` is NULL, or `size` is not set). */

@@ -65,7 +65,7 @@ static struct ckpt_adam_terms terms_of(const struct ckpt_adam_step *step)
 	};
 }
 
-bool ckpt_adam_has(const struct ckpt_chunk *chunk)
+bool ckpt_adam_has(const struct ckpt_codec_chunk *chunk)
 {
 	if (chunk->width != 4 || chunk->kind != CKPT_KIND_FLOAT || !chunk->base)
 		return false;
@@ -87,7 +87,8 @@ static const void *at(const void *array, size_t from)
 }
 
 void ckpt_adam_predict(const struct ckpt_codec *codec, const struct ckpt_adam_model *model,
-	const struct ckpt_chunk *chunk, const void *gradient, size_t from, size_t count, void *out)
+	const struct ckpt_codec_chunk *chunk, const void *gradient, size_t from, size_t count,
+	void *out)
 {
 	const struct ckpt_kernels *kernels = codec->kernels;
 	const void *base = at(chunk->base, from);
@@ -108,7 +109,7 @@ void ckpt_adam_predict(const struct ckpt_codec *codec, const struct ckpt_adam_mo
 }
 
 void ckpt_adam_split_gradient(const struct ckpt_codec *codec, const struct ckpt_adam_model *model,
-	const struct ckpt_chunk *chunk, uint8_t *const planes[2])
+	const struct ckpt_codec_chunk *chunk, uint8_t *const planes[2])
 {
 	if (model->relative)
 		codec->kernels->split_gradient(
@@ -143,7 +144,7 @@ static float f32(const void *array, size_t i)
  */
 static bool fit_weights(const struct ckpt_sample *sample, struct ckpt_adam_terms *terms)
 {
-	const struct ckpt_chunk *chunk = &sample->chunk;
+	const struct ckpt_codec_chunk *chunk = &sample->chunk;
 	double ww = 0;
 	double wu = 0;
 	double uu = 0;
@@ -199,7 +200,7 @@ static bool suits(const struct ckpt_adam_model *model, enum ckpt_adam_role role)
 static size_t try_model(struct ckpt_codec *codec, const struct ckpt_sample *sample,
 	const struct ckpt_adam_model *model, size_t count)
 {
-	const struct ckpt_chunk *chunk = &sample->chunk;
+	const struct ckpt_codec_chunk *chunk = &sample->chunk;
 
 	if (chunk->role == CKPT_ADAM_M)
 		codec->kernels->adam_gradient(&model->terms, model->order, sample->data,
@@ -249,7 +250,7 @@ static bool hint_holds(struct ckpt_codec *codec, const struct ckpt_sample *sampl
 bool ckpt_adam_fit(struct ckpt_codec *codec, const struct ckpt_sample *sample,
 	struct ckpt_adam_model *ret_model)
 {
-	const struct ckpt_chunk *chunk = &sample->chunk;
+	const struct ckpt_codec_chunk *chunk = &sample->chunk;
 	/* A few lines tell the models apart. */
 	size_t count = ckpt_min_u64(chunk->count, (uint64_t)4 * CKPT_LINE);
 	size_t best = 0;

@@ -25,14 +25,15 @@ bool ckpt_adam_fit(struct ckpt_codec *codec, const struct ckpt_sample *sample,
 
 /* The gradients in codec->gradient, as two planes. */
 void ckpt_adam_split_gradient(const struct ckpt_codec *codec, const struct ckpt_adam_model *model,
-	const struct ckpt_chunk *chunk, uint8_t *const planes[2]);
+	const struct ckpt_codec_chunk *chunk, uint8_t *const planes[2]);
 
 /* What the chunk's role needs is there. */
-bool ckpt_adam_has(const struct ckpt_chunk *chunk);
+bool ckpt_adam_has(const struct ckpt_codec_chunk *chunk);
 /*
  * Predicts `count` elements from the `from`-th on. Of a first moment, from `gradient`, which has as many bf16 values.
  */
 void ckpt_adam_predict(const struct ckpt_codec *codec, const struct ckpt_adam_model *model,
-	const struct ckpt_chunk *chunk, const void *gradient, size_t from, size_t count, void *out);
+	const struct ckpt_codec_chunk *chunk, const void *gradient, size_t from, size_t count,
+	void *out);
 
 #endif

@@ -19,7 +19,7 @@
 
 /* Up to CKPT_SAMPLE_LINES lines, evenly spread. A chunk shorter than a line is its own sample. */
 static size_t sample_array(
-	const struct ckpt_chunk *chunk, unsigned width, const void *array, uint8_t *out)
+	const struct ckpt_codec_chunk *chunk, unsigned width, const void *array, uint8_t *out)
 {
 	size_t lines = chunk->count / CKPT_LINE;
 	size_t line = CKPT_LINE * width;
@@ -34,10 +34,10 @@ static size_t sample_array(
 	return taken * CKPT_LINE;
 }
 
-static void take_sample(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const void *data,
-	struct ckpt_sample *ret_sample)
+static void take_sample(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk,
+	const void *data, struct ckpt_sample *ret_sample)
 {
-	struct ckpt_chunk *s = &ret_sample->chunk;
+	struct ckpt_codec_chunk *s = &ret_sample->chunk;
 	/* Those of AdamW and the master are fp32, whatever the chunk is. */
 	struct {
 		const void *from;
@@ -90,7 +90,7 @@ static double planes_cost(struct ckpt_codec *codec, unsigned width, size_t count
 
 /* The same in groups, of a sample that has been split. `whole` is the chunk's own number of elements. */
 static double groups_cost(struct ckpt_codec *codec, const struct ckpt_grouping *grouping,
-	const struct ckpt_chunk *sample, size_t whole)
+	const struct ckpt_codec_chunk *sample, size_t whole)
 {
 	size_t sizes[CKPT_GROUPS];
 	double bits = 0;
@@ -115,7 +115,7 @@ static double groups_cost(struct ckpt_codec *codec, const struct ckpt_grouping *
 static double mode_cost(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 	const struct ckpt_adam_model *model, const struct ckpt_sample *sample)
 {
-	const struct ckpt_chunk *chunk = &sample->chunk;
+	const struct ckpt_codec_chunk *chunk = &sample->chunk;
 	const void *base =
 		ckpt_predict(codec, mode, model, chunk, codec->gradient, 0, chunk->count);
 
@@ -153,7 +153,7 @@ static double adam_mode_cost(struct ckpt_codec *codec, enum ckpt_chunk_mode mode
 }
 
 /* The share of lines that are those of the base, as far as they were looked at. */
-static double untouched_share(const struct ckpt_chunk *chunk, const void *data)
+static double untouched_share(const struct ckpt_codec_chunk *chunk, const void *data)
 {
 	size_t lines = chunk->count / CKPT_LINE;
 	size_t line = CKPT_LINE * chunk->width;
@@ -198,7 +198,7 @@ static enum ckpt_chunk_mode delta_cost(struct ckpt_codec *codec, const struct ck
 	return CKPT_MODE_GROUPED;
 }
 
-void ckpt_choose(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const void *data,
+void ckpt_choose(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk, const void *data,
 	bool whole, struct ckpt_choice *ret_choice)
 {
 	struct ckpt_sample sample;

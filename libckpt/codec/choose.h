@@ -17,7 +17,7 @@ struct ckpt_choice {
  * MASK has left over, which is not masked again. Elements that are wholly those of the base, or a rounding, are for
  * the caller to see before.
  */
-void ckpt_choose(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const void *data,
+void ckpt_choose(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk, const void *data,
 	bool whole, struct ckpt_choice *ret_choice);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "base/compiler.h"
 
-#define CKPT_CHUNK_BYTES ((size_t)1 << 20)
+#define CKPT_CODEC_CHUNK_BYTES ((size_t)1 << 20)
 
 /* The first byte of an encoded chunk. */
 enum ckpt_chunk_mode {
@@ -56,7 +56,7 @@ struct ckpt_adam_hint {
  * A chunk and what it may be predicted from. All arrays have `count` elements, need no alignment, and are borrowed
  * for the call. What is NULL is not there. None of them overlaps what is encoded or decoded, nor what that is written to.
  */
-struct ckpt_chunk {
+struct ckpt_codec_chunk {
 	size_t count;
 	unsigned width; /* bytes of an element: 1, 2, 4 or 8 */
 	enum ckpt_chunk_kind kind;

@@ -34,10 +34,10 @@ static const struct ckpt_kernels *kernels_of(enum ckpt_simd simd)
 
 static bool open_rooms(struct ckpt_codec *codec)
 {
-	const size_t chunk = CKPT_CHUNK_BYTES + SLACK;
+	const size_t chunk = CKPT_CODEC_CHUNK_BYTES + SLACK;
 	const struct room rooms[] = {
 		/* Planes are a line apart. */
-		{&codec->planes[0], CKPT_CHUNK_BYTES + CKPT_PLANES * CKPT_LINE + SLACK},
+		{&codec->planes[0], CKPT_CODEC_CHUNK_BYTES + CKPT_PLANES * CKPT_LINE + SLACK},
 		{&codec->predicted, CKPT_BLOCK * 8},
 		{&codec->gradient, chunk / 2 + SLACK},
 		{&codec->lines, chunk},
@@ -106,6 +106,14 @@ void ckpt_codec_close(struct ckpt_codec *codec)
 	ckpt_free(codec->sample);
 	ckpt_free(codec->sample_planes[0]);
 	ckpt_free(codec);
+}
+
+void ckpt_codec_round(
+	enum ckpt_chunk_kind kind, const void *values, size_t count, void *ret_rounded)
+{
+	CKPT_ASSERT(kind == CKPT_KIND_BF16 || kind == CKPT_KIND_F16);
+	(kind == CKPT_KIND_BF16 ? ckpt_kernels_plain.round_bf16 : ckpt_kernels_plain.round_f16)(
+		values, count, ret_rounded);
 }
 
 void ckpt_codec_set_margin(struct ckpt_codec *codec, double margin)

@@ -18,7 +18,7 @@
 
 /* What a chunk is predicted from and what it is, as far as sampled. NULL where the chunk has none. */
 struct ckpt_sample {
-	struct ckpt_chunk chunk; /* of `count` elements, with all its arrays in the scratch */
+	struct ckpt_codec_chunk chunk; /* of `count` elements, with all its arrays in the scratch */
 	const void *data;
 };
 

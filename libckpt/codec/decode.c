@@ -40,8 +40,8 @@ static int read_grouped_plane(struct ckpt_codec *codec, const size_t sizes[CKPT_
 	return 0;
 }
 
-static int read_groups(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t **in,
-	const uint8_t *end, const uint8_t *ret_planes[CKPT_PLANES])
+static int read_groups(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk,
+	const uint8_t **in, const uint8_t *end, const uint8_t *ret_planes[CKPT_PLANES])
 {
 	struct ckpt_grouping grouping;
 	size_t sizes[CKPT_GROUPS];
@@ -82,8 +82,8 @@ static void merge_block(struct ckpt_codec *codec, const struct ckpt_block *block
 }
 
 static int decode_difference(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
-	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk, const uint8_t **in,
-	const uint8_t *end, uint8_t *out)
+	const struct ckpt_adam_model *model, const struct ckpt_codec_chunk *chunk,
+	const uint8_t **in, const uint8_t *end, uint8_t *out)
 {
 	struct merge merge = {.width = chunk->width};
 	int r = mode == CKPT_MODE_GROUPED
@@ -98,7 +98,7 @@ static int decode_difference(struct ckpt_codec *codec, enum ckpt_chunk_mode mode
 }
 
 static int decode_adam(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
-	const struct ckpt_chunk *chunk, const uint8_t **in, const uint8_t *end, uint8_t *out)
+	const struct ckpt_codec_chunk *chunk, const uint8_t **in, const uint8_t *end, uint8_t *out)
 {
 	const uint8_t *planes[CKPT_PLANES];
 	struct ckpt_adam_model model;
@@ -129,7 +129,7 @@ static int decode_adam(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 }
 
 /* The mode, which has to be one that can be decoded with what the chunk has. */
-static int read_mode(const struct ckpt_chunk *chunk, const uint8_t **in, const uint8_t *end,
+static int read_mode(const struct ckpt_codec_chunk *chunk, const uint8_t **in, const uint8_t *end,
 	enum ckpt_chunk_mode *ret_mode)
 {
 	if (*in == end)
@@ -140,7 +140,7 @@ static int read_mode(const struct ckpt_chunk *chunk, const uint8_t **in, const u
 
 /* What can also be left of a mask. */
 static int decode_as(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
-	const struct ckpt_chunk *chunk, const uint8_t **in, const uint8_t *end, uint8_t *out)
+	const struct ckpt_codec_chunk *chunk, const uint8_t **in, const uint8_t *end, uint8_t *out)
 {
 	size_t bytes = chunk->count * chunk->width;
 
@@ -165,8 +165,8 @@ static int decode_as(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 	}
 }
 
-static int decode_mask(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t **in,
-	const uint8_t *end, uint8_t *out)
+static int decode_mask(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk,
+	const uint8_t **in, const uint8_t *end, uint8_t *out)
 {
 	const uint8_t *base = chunk->base;
 	const uint8_t *bitmap = *in;
@@ -174,7 +174,7 @@ static int decode_mask(struct ckpt_codec *codec, const struct ckpt_chunk *chunk,
 	size_t line = CKPT_LINE * chunk->width;
 	size_t lines = (bytes + line - 1) / line;
 	size_t kept = 0;
-	struct ckpt_chunk rest = {.width = chunk->width, .kind = chunk->kind};
+	struct ckpt_codec_chunk rest = {.width = chunk->width, .kind = chunk->kind};
 	enum ckpt_chunk_mode mode;
 	int r;
 
@@ -211,7 +211,7 @@ static int decode_mask(struct ckpt_codec *codec, const struct ckpt_chunk *chunk,
 	return 0;
 }
 
-static int decode_whole(struct ckpt_codec *codec, const struct ckpt_chunk *chunk,
+static int decode_whole(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk,
 	const uint8_t **in, const uint8_t *end, uint8_t *out)
 {
 	enum ckpt_chunk_mode mode;
@@ -228,7 +228,8 @@ static int decode_whole(struct ckpt_codec *codec, const struct ckpt_chunk *chunk
 }
 
 /* All elements are roundings: nothing follows. */
-static void decode_rounding(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, uint8_t *out)
+static void decode_rounding(
+	struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk, uint8_t *out)
 {
 	if (chunk->kind == CKPT_KIND_BF16)
 		codec->kernels->round_bf16(chunk->master, chunk->count, out);
@@ -236,7 +237,7 @@ static void decode_rounding(struct ckpt_codec *codec, const struct ckpt_chunk *c
 		codec->kernels->round_f16(chunk->master, chunk->count, out);
 }
 
-int ckpt_decode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t *in,
+int ckpt_decode(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk, const uint8_t *in,
 	size_t length, void *out)
 {
 	const uint8_t *end = in + length;
@@ -245,7 +246,7 @@ int ckpt_decode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const 
 
 	CKPT_ASSERT(
 		chunk->width == 1 || chunk->width == 2 || chunk->width == 4 || chunk->width == 8);
-	CKPT_ASSERT(chunk->count <= CKPT_CHUNK_BYTES / chunk->width);
+	CKPT_ASSERT(chunk->count <= CKPT_CODEC_CHUNK_BYTES / chunk->width);
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);
 	if (length == 1 && in[0] == CKPT_MODE_CAST && ckpt_mode_possible(CKPT_MODE_CAST, chunk)) {

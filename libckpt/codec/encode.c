@@ -10,10 +10,10 @@
 size_t ckpt_encode_room(size_t bytes)
 {
 	/* ADAM_M may come to one and a half before it is seen to be too large; a plane may be written beyond that. */
-	return 2 * bytes + ckpt_plane_room(CKPT_CHUNK_BYTES) + 4096;
+	return 2 * bytes + ckpt_plane_room(CKPT_CODEC_CHUNK_BYTES) + 4096;
 }
 
-static size_t encode_raw(const struct ckpt_chunk *chunk, const void *data, uint8_t *out)
+static size_t encode_raw(const struct ckpt_codec_chunk *chunk, const void *data, uint8_t *out)
 {
 	out[0] = CKPT_MODE_RAW;
 	memcpy(out + 1, data, chunk->count * chunk->width);
@@ -50,7 +50,7 @@ static void split_block(struct ckpt_codec *codec, const struct ckpt_block *block
 
 /* The planes, each in the groups of the base. */
 static size_t write_groups(struct ckpt_codec *codec, const struct ckpt_grouping *grouping,
-	const struct ckpt_chunk *chunk, uint8_t *const planes[], uint8_t *out)
+	const struct ckpt_codec_chunk *chunk, uint8_t *const planes[], uint8_t *out)
 {
 	size_t sizes[CKPT_GROUPS];
 	size_t size = CKPT_GROUP_HEAD;
@@ -72,7 +72,7 @@ static size_t write_groups(struct ckpt_codec *codec, const struct ckpt_grouping 
 
 /* The difference between the elements and what the mode predicts. */
 static size_t encode_difference(struct ckpt_codec *codec, const struct ckpt_choice *choice,
-	const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
+	const struct ckpt_codec_chunk *chunk, const uint8_t *data, uint8_t *out)
 {
 	struct split split = {.width = chunk->width, .data = data};
 
@@ -84,7 +84,7 @@ static size_t encode_difference(struct ckpt_codec *codec, const struct ckpt_choi
 }
 
 static size_t encode_adam(struct ckpt_codec *codec, const struct ckpt_choice *choice,
-	const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
+	const struct ckpt_codec_chunk *chunk, const uint8_t *data, uint8_t *out)
 {
 	const struct ckpt_adam_model *model = &choice->model;
 	uint8_t *planes[CKPT_PLANES];
@@ -103,7 +103,7 @@ static size_t encode_adam(struct ckpt_codec *codec, const struct ckpt_choice *ch
 
 /* In a mode that is no mask. */
 static size_t encode_as(struct ckpt_codec *codec, const struct ckpt_choice *choice,
-	const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
+	const struct ckpt_codec_chunk *chunk, const uint8_t *data, uint8_t *out)
 {
 	size_t size = 1;
 
@@ -123,8 +123,8 @@ static size_t encode_as(struct ckpt_codec *codec, const struct ckpt_choice *choi
 }
 
 /* The lines that differ from the base, as a chunk of their own. The last line may be short. */
-static size_t encode_mask(
-	struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
+static size_t encode_mask(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk,
+	const uint8_t *data, uint8_t *out)
 {
 	const uint8_t *base = chunk->base;
 	size_t bytes = chunk->count * chunk->width;
@@ -132,7 +132,7 @@ static size_t encode_mask(
 	size_t lines = (bytes + line - 1) / line;
 	size_t bitmap = (lines + 7) / 8;
 	size_t kept = 0;
-	struct ckpt_chunk rest = {.width = chunk->width, .kind = chunk->kind};
+	struct ckpt_codec_chunk rest = {.width = chunk->width, .kind = chunk->kind};
 	struct ckpt_choice choice = {.mode = CKPT_MODE_RAW};
 
 	CKPT_ASSERT(base);
@@ -156,7 +156,7 @@ static size_t encode_mask(
 
 /* All elements are the rounding of the fp32 values. */
 static bool is_rounding(
-	struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t *data)
+	struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk, const uint8_t *data)
 {
 	if (!ckpt_mode_possible(CKPT_MODE_CAST, chunk))
 		return false;
@@ -171,8 +171,8 @@ static bool is_rounding(
 	return true;
 }
 
-static size_t encode_whole(
-	struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const uint8_t *data, uint8_t *out)
+static size_t encode_whole(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk,
+	const uint8_t *data, uint8_t *out)
 {
 	struct ckpt_choice choice = {.mode = CKPT_MODE_RAW};
 	size_t size;
@@ -195,15 +195,15 @@ static size_t encode_whole(
 	return size > chunk->count * chunk->width ? encode_raw(chunk, data, out) : size;
 }
 
-size_t ckpt_encode(
-	struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const void *data, uint8_t *out)
+size_t ckpt_encode(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk, const void *data,
+	uint8_t *out)
 {
 	fenv_t callers;
 	size_t size;
 
 	CKPT_ASSERT(
 		chunk->width == 1 || chunk->width == 2 || chunk->width == 4 || chunk->width == 8);
-	CKPT_ASSERT(chunk->count <= CKPT_CHUNK_BYTES / chunk->width);
+	CKPT_ASSERT(chunk->count <= CKPT_CODEC_CHUNK_BYTES / chunk->width);
 	/* Rounding and subnormal numbers as IEEE 754 has them, whatever the program has set. */
 	fegetenv(&callers);
 	fesetenv(FE_DFL_ENV);

@@ -7,23 +7,23 @@
 #define MOST  12u
 
 /* Where the exponent stands. */
-static unsigned shift_of(const struct ckpt_chunk *chunk)
+static unsigned shift_of(const struct ckpt_codec_chunk *chunk)
 {
 	return chunk->kind == CKPT_KIND_BF16 ? 7 : 10;
 }
 
-static unsigned bits_of(const struct ckpt_chunk *chunk)
+static unsigned bits_of(const struct ckpt_codec_chunk *chunk)
 {
 	return chunk->kind == CKPT_KIND_BF16 ? 8 : 5;
 }
 
-bool ckpt_group_possible(const struct ckpt_chunk *chunk)
+bool ckpt_group_possible(const struct ckpt_codec_chunk *chunk)
 {
 	return chunk->base && chunk->width == 2 &&
 	       (chunk->kind == CKPT_KIND_BF16 || chunk->kind == CKPT_KIND_F16);
 }
 
-static unsigned exponent_of(const struct ckpt_chunk *chunk, size_t i)
+static unsigned exponent_of(const struct ckpt_codec_chunk *chunk, size_t i)
 {
 	const uint8_t *at = (const uint8_t *)chunk->base + 2 * i;
 	unsigned x = (unsigned)at[0] | (unsigned)at[1] << 8;
@@ -31,7 +31,7 @@ static unsigned exponent_of(const struct ckpt_chunk *chunk, size_t i)
 	return x >> shift_of(chunk) & ((1u << bits_of(chunk)) - 1);
 }
 
-struct ckpt_grouping ckpt_group_fit(const struct ckpt_chunk *sample, size_t count)
+struct ckpt_grouping ckpt_group_fit(const struct ckpt_codec_chunk *sample, size_t count)
 {
 	size_t counts[256] = {0};
 	size_t above = 0;
@@ -54,7 +54,7 @@ struct ckpt_grouping ckpt_group_fit(const struct ckpt_chunk *sample, size_t coun
 }
 
 void ckpt_group_find(struct ckpt_codec *codec, const struct ckpt_grouping *grouping,
-	const struct ckpt_chunk *chunk, size_t ret_sizes[CKPT_GROUPS])
+	const struct ckpt_codec_chunk *chunk, size_t ret_sizes[CKPT_GROUPS])
 {
 	size_t counts[4][CKPT_GROUPS] = {{0}};
 

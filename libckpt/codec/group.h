@@ -18,13 +18,13 @@ struct ckpt_grouping {
 };
 
 /* Elements of this kind and width have an exponent that is known. */
-bool ckpt_group_possible(const struct ckpt_chunk *chunk);
+bool ckpt_group_possible(const struct ckpt_codec_chunk *chunk);
 /* Groups for the exponents of `chunk->base`, which is a sample of a chunk of `count` elements. */
-struct ckpt_grouping ckpt_group_fit(const struct ckpt_chunk *sample, size_t count);
+struct ckpt_grouping ckpt_group_fit(const struct ckpt_codec_chunk *sample, size_t count);
 
 /* Finds the group of each element of the base, for what follows; `ret_sizes` gets the elements of each group. */
 void ckpt_group_find(struct ckpt_codec *codec, const struct ckpt_grouping *grouping,
-	const struct ckpt_chunk *chunk, size_t ret_sizes[CKPT_GROUPS]);
+	const struct ckpt_codec_chunk *chunk, size_t ret_sizes[CKPT_GROUPS]);
 /* The bytes of a plane, one group after another, in codec->grouped. */
 void ckpt_group_gather(struct ckpt_codec *codec, const uint8_t *plane,
 	const size_t sizes[CKPT_GROUPS], size_t count);

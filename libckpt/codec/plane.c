@@ -49,7 +49,7 @@ double ckpt_plane_entropy(
 /* A size within a plane of `length` bytes has as many bytes as `length` needs. */
 static unsigned size_bytes(size_t length)
 {
-	CKPT_ASSERT(length <= CKPT_CHUNK_BYTES);
+	CKPT_ASSERT(length <= CKPT_CODEC_CHUNK_BYTES);
 	return length < 1u << 8 ? 1 : length < 1u << 16 ? 2 : 3;
 }
 

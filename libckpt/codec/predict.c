@@ -3,7 +3,7 @@
 
 #include "codec/group.h"
 
-bool ckpt_mode_possible(enum ckpt_chunk_mode mode, const struct ckpt_chunk *chunk)
+bool ckpt_mode_possible(enum ckpt_chunk_mode mode, const struct ckpt_codec_chunk *chunk)
 {
 	switch (mode) {
 	case CKPT_MODE_RAW:
@@ -37,7 +37,7 @@ enum ckpt_transform ckpt_mode_transform(enum ckpt_chunk_mode mode, enum ckpt_chu
 }
 
 const void *ckpt_predict(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
-	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk,
+	const struct ckpt_adam_model *model, const struct ckpt_codec_chunk *chunk,
 	const uint8_t *gradient, size_t from, size_t count)
 {
 	const struct ckpt_kernels *kernels = codec->kernels;
@@ -66,7 +66,7 @@ const void *ckpt_predict(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
 }
 
 void ckpt_each_block(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
-	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk,
+	const struct ckpt_adam_model *model, const struct ckpt_codec_chunk *chunk,
 	void (*each)(struct ckpt_codec *codec, const struct ckpt_block *block, void *arg),
 	void *arg)
 {

@@ -17,7 +17,7 @@ struct ckpt_block {
 };
 
 /* The chunk has what the mode predicts from. */
-bool ckpt_mode_possible(enum ckpt_chunk_mode mode, const struct ckpt_chunk *chunk);
+bool ckpt_mode_possible(enum ckpt_chunk_mode mode, const struct ckpt_codec_chunk *chunk);
 enum ckpt_transform ckpt_mode_transform(enum ckpt_chunk_mode mode, enum ckpt_chunk_kind kind);
 
 /*
@@ -25,12 +25,12 @@ enum ckpt_transform ckpt_mode_transform(enum ckpt_chunk_mode mode, enum ckpt_chu
  * scratch, until the next call. NULL where the mode has none. `gradient`: the chunk's, for ADAM_M.
  */
 const void *ckpt_predict(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
-	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk,
+	const struct ckpt_adam_model *model, const struct ckpt_codec_chunk *chunk,
 	const uint8_t *gradient, size_t from, size_t count);
 
 /* Calls `each` for every block of the chunk, in order. Encoder and decoder differ in `each` alone. */
 void ckpt_each_block(struct ckpt_codec *codec, enum ckpt_chunk_mode mode,
-	const struct ckpt_adam_model *model, const struct ckpt_chunk *chunk,
+	const struct ckpt_adam_model *model, const struct ckpt_codec_chunk *chunk,
 	void (*each)(struct ckpt_codec *codec, const struct ckpt_block *block, void *arg),
 	void *arg);
 

@@ -16,6 +16,7 @@
 #define RANK_DIGITS       5 /* at least; ranks from 100000 on have six */
 #define RANK_DIGITS_MAX   6
 #define SHARD_SUFFIX      ".safetensors"
+#define ENCODED_SUFFIX    ".encoded"
 #define INDEX_SUFFIX      ".index"
 
 CKPT_PRINTF(2, 3) static void put(char *out, const char *fmt, ...)
@@ -84,20 +85,37 @@ void ckpt_name_tombstone(char *out, uint64_t generation, uint64_t step)
 	put_in_step(out, generation, step, TOMBSTONE_SUFFIX);
 }
 
+static const char *const rank_suffixes[] = {
+	[CKPT_RANK_SHARD] = SHARD_SUFFIX,
+	[CKPT_RANK_INDEX] = INDEX_SUFFIX,
+	[CKPT_RANK_ENCODED] = ENCODED_SUFFIX,
+};
+
+void ckpt_name_rank_file(char *out, uint64_t generation, uint64_t step, uint32_t rank,
+	enum ckpt_rank_file file, const char *attempt)
+{
+	CKPT_ASSERT(file < CKPT_COUNT(rank_suffixes));
+	CKPT_ASSERT(ckpt_attempt_valid(attempt));
+	put_in_step(out, generation, step, "/" RANK_PREFIX "%0*u.%s%s", RANK_DIGITS, rank, attempt,
+		rank_suffixes[file]);
+}
+
 void ckpt_name_shard(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt)
 {
-	CKPT_ASSERT(ckpt_attempt_valid(attempt));
-	put_in_step(out, generation, step, "/" RANK_PREFIX "%0*u.%s" SHARD_SUFFIX, RANK_DIGITS,
-		rank, attempt);
+	ckpt_name_rank_file(out, generation, step, rank, CKPT_RANK_SHARD, attempt);
+}
+
+void ckpt_name_encoded(
+	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt)
+{
+	ckpt_name_rank_file(out, generation, step, rank, CKPT_RANK_ENCODED, attempt);
 }
 
 void ckpt_name_index(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt)
 {
-	CKPT_ASSERT(ckpt_attempt_valid(attempt));
-	put_in_step(out, generation, step, "/" RANK_PREFIX "%0*u.%s" INDEX_SUFFIX, RANK_DIGITS,
-		rank, attempt);
+	ckpt_name_rank_file(out, generation, step, rank, CKPT_RANK_INDEX, attempt);
 }
 
 void ckpt_name_catalog(char *out, uint64_t generation, const struct ckpt_digest *digest)
@@ -228,11 +246,15 @@ bool ckpt_parse_rank_file(
 		return false;
 	memcpy(attempt, name, CKPT_ATTEMPT_CHARS - 1);
 	name += CKPT_ATTEMPT_CHARS - 1;
-	bool shard = strcmp(name, SHARD_SUFFIX) == 0;
-	if (!ckpt_attempt_valid(attempt) || (!shard && strcmp(name, INDEX_SUFFIX) != 0))
+	if (!ckpt_attempt_valid(attempt))
 		return false;
-	*ret_rank = rank;
-	*ret_file = shard ? CKPT_RANK_SHARD : CKPT_RANK_INDEX;
-	memcpy(ret_attempt, attempt, sizeof(attempt));
-	return true;
+	for (size_t file = 0; file < CKPT_COUNT(rank_suffixes); file++) {
+		if (strcmp(name, rank_suffixes[file]) != 0)
+			continue;
+		*ret_rank = rank;
+		*ret_file = (enum ckpt_rank_file)file;
+		memcpy(ret_attempt, attempt, sizeof(attempt));
+		return true;
+	}
+	return false;
 }

@@ -13,8 +13,9 @@
 
 /* What a rank has in a step. */
 enum ckpt_rank_file {
-	CKPT_RANK_SHARD,
+	CKPT_RANK_SHARD, /* a plain shard: .safetensors */
 	CKPT_RANK_INDEX,
+	CKPT_RANK_ENCODED, /* a shard that is stored encoded */
 };
 
 /* `out` has CKPT_PATH_MAX bytes. 1 <= generation <= CKPT_GENERATION_MAX, step <= CKPT_STEP_MAX. */
@@ -27,8 +28,13 @@ void ckpt_name_quarantine(char *out, uint64_t generation, uint64_t step);
 void ckpt_name_tombstone(char *out, uint64_t generation, uint64_t step);
 void ckpt_name_shard(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt);
+void ckpt_name_encoded(
+	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt);
 void ckpt_name_index(
 	char *out, uint64_t generation, uint64_t step, uint32_t rank, const char *attempt);
+/* The one of these three that `file` says. */
+void ckpt_name_rank_file(char *out, uint64_t generation, uint64_t step, uint32_t rank,
+	enum ckpt_rank_file file, const char *attempt);
 /* g000001/DIGEST.catalog */
 void ckpt_name_catalog(char *out, uint64_t generation, const struct ckpt_digest *digest);
 void ckpt_name_remote(
@@ -43,7 +49,7 @@ bool ckpt_parse_step(const char *name, uint64_t *ret_step);             /* step-
 bool ckpt_parse_tombstone(const char *name, uint64_t *ret_step); /* step-0000000100.tombstone */
 bool ckpt_parse_remote(const char *name, uint64_t *ret_number);  /* remote-0000000001.json */
 bool ckpt_parse_catalog(const char *name, struct ckpt_digest *ret_digest);
-/* rank-00007.ATTEMPT.safetensors, rank-00007.ATTEMPT.index. `ret_attempt` has CKPT_ATTEMPT_CHARS bytes. */
+/* rank-00007.ATTEMPT.safetensors, .encoded, .index. `ret_attempt` has CKPT_ATTEMPT_CHARS bytes. */
 bool ckpt_parse_rank_file(
 	const char *name, uint32_t *ret_rank, enum ckpt_rank_file *ret_file, char *ret_attempt);
 

@@ -33,12 +33,15 @@ struct ckpt_tensor kit_tensor(const struct kit_vector *vector)
 struct ckpt_engine_opts kit_opts(void)
 {
 	const char *io = getenv("CKPT_TEST_IO");
+	const char *encoding = getenv("CKPT_TEST_ENCODING");
 
 	return (struct ckpt_engine_opts){.size = sizeof(struct ckpt_engine_opts),
 		.pool_bytes = 4 << 20,
 		.block_bytes = 256 << 10,
 		.copy_threads = 2,
 		.io = io && strcmp(io, "threads") == 0 ? CKPT_IO_THREADS : CKPT_IO_AUTO,
+		.encoding = encoding && strcmp(encoding, "compact") == 0 ? CKPT_ENCODING_COMPACT
+									 : CKPT_ENCODING_PLAIN,
 		.save_timeout_ms = LONG_MS};
 }
 

@@ -49,7 +49,10 @@ void kit_fill(struct kit_vector *vector, const char *name, int64_t count, unsign
 void kit_clear(struct kit_vector *vector);
 struct ckpt_tensor kit_tensor(const struct kit_vector *vector);
 
-/* An engine with small blocks and a small pool, on the backend that CKPT_TEST_IO names. */
+/*
+ * An engine with small blocks and a small pool, on the backend that CKPT_TEST_IO names. It stores what it saves as
+ * CKPT_TEST_ENCODING says.
+ */
 struct ckpt_engine_opts kit_opts(void);
 struct ckpt_engine *kit_open(const char *path, uint32_t flags);
 

@@ -127,7 +127,8 @@ static int count_shard(const char *path, const struct stat *info, int kind, stru
 
 	(void)info;
 	(void)where;
-	shards += kind == FTW_F && dot && strcmp(dot, ".safetensors") == 0;
+	shards += kind == FTW_F && dot &&
+		  (strcmp(dot, ".safetensors") == 0 || strcmp(dot, ".encoded") == 0);
 	return 0;
 }
 

@@ -282,6 +282,43 @@ static void test_bad_arguments(void **state)
 	kit_clear(&v);
 }
 
+/* A store has steps of both kinds, whatever the engine that reads them would write. */
+static void test_encodings(void **state)
+{
+	(void)state;
+	struct ckpt_engine_opts opts = kit_opts();
+	struct ckpt_engine *engine = NULL;
+	struct kit_vector v;
+
+	opts.encoding = 2;
+	assert_int_equal(ckpt_engine_open(dir, &opts, &engine), -EINVAL);
+	assert_non_null(strstr(ckpt_last_error(), "encoding is 2"));
+	kit_fill(&v, "w", 400000, 1);
+	for (uint64_t step = 1; step <= 3; step++) {
+		struct ckpt_save_info info = {.size = sizeof(info)};
+
+		opts.encoding = step == 2 ? CKPT_ENCODING_COMPACT : CKPT_ENCODING_PLAIN;
+		int r = ckpt_engine_open(dir, &opts, &engine);
+		if (r == CKPT_EUNSUPPORTED) {
+			assert_non_null(strstr(ckpt_last_error(), "without zstd"));
+			break;
+		}
+		must_work(r);
+		assert_int_equal(kit_resume(engine), step - 1);
+		struct ckpt_save *save = kit_start(engine, step, 0, &v, 1);
+		must_work(kit_wait(save));
+		must_work(ckpt_save_info(save, &info));
+		assert_int_equal(info.bytes_written, info.bytes);
+		assert_true(step == 2 ? info.bytes_stored < info.bytes
+				      : info.bytes_stored == info.bytes);
+		ckpt_save_free(save);
+		for (uint64_t i = 1; i <= step; i++)
+			must_work(kit_compare(engine, i, &v, 1));
+		ckpt_engine_close(engine);
+	}
+	kit_clear(&v);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -290,6 +327,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_names, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_edges, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_range, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_encodings, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_arguments, setup, teardown),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,9 +32,9 @@ static void set_up(void)
 	}
 }
 
-static struct ckpt_chunk describe(const uint8_t head[3])
+static struct ckpt_codec_chunk describe(const uint8_t head[3])
 {
-	struct ckpt_chunk chunk = {
+	struct ckpt_codec_chunk chunk = {
 		.width = 1u << (head[0] & 3),
 		.kind = (enum ckpt_chunk_kind)(head[0] >> 2 & 3),
 		.role = (enum ckpt_adam_role)(head[0] >> 4 & 3),
@@ -53,7 +53,7 @@ static struct ckpt_chunk describe(const uint8_t head[3])
 	return chunk;
 }
 
-static void check_again(const struct ckpt_chunk *chunk, const uint8_t *data)
+static void check_again(const struct ckpt_codec_chunk *chunk, const uint8_t *data)
 {
 	static uint8_t again[MOST * 8];
 	size_t bytes = chunk->count * chunk->width;
@@ -67,7 +67,7 @@ static void check_again(const struct ckpt_chunk *chunk, const uint8_t *data)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static uint8_t out[2][MOST * 8];
-	struct ckpt_chunk chunk;
+	struct ckpt_codec_chunk chunk;
 	int r[2];
 
 	if (!codecs[0])

@@ -30,8 +30,10 @@ static void prepare_three(struct workload *d)
 static void prepare_bad(struct workload *d)
 {
 	prepare_three(d);
-	const char *shard =
-		scratch_find(scratch_join(d->store, "g000001/step-0000000003"), ".safetensors");
+	const char *step = scratch_join(d->store, "g000001/step-0000000003");
+	const char *shard = scratch_find(step, ".safetensors");
+	if (!shard)
+		shard = scratch_find(step, ".encoded");
 	if (!shard)
 		workload_die("no shard");
 	scratch_flip(shard, 50000);

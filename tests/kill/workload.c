@@ -45,6 +45,7 @@ static char *under(const char *root, const char *name)
 void workload_init(struct workload *workload, const char *root)
 {
 	const char *io = getenv("CKPT_TEST_IO");
+	const char *encoding = getenv("CKPT_TEST_ENCODING");
 
 	*workload = (struct workload){.store = under(root, "store"), .dest = under(root, "dest")};
 	const char *elsewhere = getenv("CKPT_TEST_LOG");
@@ -57,6 +58,8 @@ void workload_init(struct workload *workload, const char *root)
 		.block_bytes = 64 << 10,
 		.copy_threads = 1,
 		.io = io && strcmp(io, "threads") == 0 ? CKPT_IO_THREADS : CKPT_IO_AUTO,
+		.encoding = encoding && strcmp(encoding, "compact") == 0 ? CKPT_ENCODING_COMPACT
+									 : CKPT_ENCODING_PLAIN,
 		.log_level = CKPT_LOG_ERROR,
 		.save_timeout_ms = 2 * WORKLOAD_TIMEOUT_MS};
 	for (int i = 0; i < WORKLOAD_TENSORS; i++) {

@@ -187,6 +187,7 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 	struct ckpt_core_config core = {.block_bytes = block,
 		.chunk_bytes =
 			config->chunk_bytes ? config->chunk_bytes : ckpt_min_u64(CHUNK, block),
+		.encoders = config->encoders,
 		.sharers = config->sharers,
 		.save_timeout_ms = config->timeout_ms ? config->timeout_ms : SAVE_MS,
 		.rank = config->rank,
@@ -209,7 +210,8 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 	}
 	*rig = (struct core_rig){.dir = strdup(config->dir), .err.size = sizeof(rig->err)};
 	rig->env = (struct ckpt_env){.ops = &still_env_ops, .inbox = &rig->inbox};
-	rig->io = (struct ckpt_io){.ops = &now_ops, .inbox = &rig->inbox, .align = 1};
+	rig->io = (struct ckpt_io){
+		.ops = &now_ops, .inbox = &rig->inbox, .align = config->align ? config->align : 1};
 	rig->now_ns = MILLISECOND;
 	rig->root = open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	must(rig->root >= 0, "open");

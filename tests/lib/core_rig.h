@@ -26,6 +26,8 @@ struct core_rig_config {
 	const char *ledger;   /* a directory in which they agree; NULL: they do not */
 	const struct ckpt_pool_ops *memory; /* NULL: the machine's */
 	uint64_t chunk_bytes;               /* 0: 16 KiB */
+	uint32_t align;                     /* of requests to the disk; 0: 1 */
+	uint32_t encoders;                  /* shards are stored encoded; 0: plain */
 	uint64_t keep_last;
 	uint64_t remote_every;
 	uint64_t remote_keep_last; /* with a grace of a minute */

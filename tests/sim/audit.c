@@ -228,8 +228,7 @@ static bool find_repaired(struct sim_disk *disk, uint64_t generation, uint64_t s
 	for (const char *name = names; name < names + bytes && !there; name += strlen(name) + 1) {
 		there = ckpt_parse_rank_file(name, &rank, &found, attempt) && found == kind;
 		if (there)
-			(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
-				path, generation, step, rank, attempt);
+			ckpt_name_rank_file(path, generation, step, rank, kind, attempt);
 	}
 	free(names);
 	return there;
@@ -241,8 +240,7 @@ static uint64_t size_of(struct sim_disk *disk, uint64_t generation, uint64_t ste
 {
 	char path[CKPT_PATH_MAX];
 
-	(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
-		path, generation, step, 0, attempt);
+	ckpt_name_rank_file(path, generation, step, 0, kind, attempt);
 	if (!sim_disk_exists(disk, path) && !find_repaired(disk, generation, step, kind, path))
 		return 0;
 	return sim_disk_find(disk, path)->cached_size;
@@ -267,13 +265,16 @@ static void see_whole(void *arg, uint64_t generation, uint64_t step)
 		memcpy(attempt, at + strlen(name), sizeof(attempt) - 1);
 	uint64_t index = size_of(v->disk, generation, step, attempt, CKPT_RANK_INDEX);
 	uint64_t shard = size_of(v->disk, generation, step, attempt, CKPT_RANK_SHARD);
-	if (index == 0 || index != number_after(file, "\"index_bytes\":") || shard == 0 ||
-		shard != number_after(file, "\"shard_bytes\":"))
+	uint64_t encoded = size_of(v->disk, generation, step, attempt, CKPT_RANK_ENCODED);
+	bool good =
+		shard ? !encoded && shard == number_after(file, "\"shard_bytes\":") : encoded > 0;
+	if (index == 0 || index != number_after(file, "\"index_bytes\":") || !good)
 		sim_violation(v->sim,
 			"step %llu of generation %llu is half there: a manifest, %llu bytes of its "
-			"index, %llu of its shard",
+			"index, %llu of its shard, %llu of its encoded shard",
 			(unsigned long long)step, (unsigned long long)generation,
-			(unsigned long long)index, (unsigned long long)shard);
+			(unsigned long long)index, (unsigned long long)shard,
+			(unsigned long long)encoded);
 }
 
 void audit_visible(struct sim *sim, struct sim_disk *disk, const struct oracle *oracle)

@@ -17,7 +17,8 @@
 #define MEMORY_TENSOR  1500
 #define MEMORY_BLOCK   1600
 #define MEMORY_CHUNK   400
-#define MEMORY_FINDING 6000  /* one of every chunk that is damaged, in an array that grows */
+#define MEMORY_FINDING 6000 /* one of every chunk that is damaged, in an array that grows */
+#define MEMORY_CODECS  (UINT64_C(160) << 20) /* three encoders, and the decoders of two restores */
 #define MEMORY_READING 69000 /* a restore beyond two: given up, and held by its storage */
 
 #define ROOT 9 /* stands for the descriptor of the store's directory */
@@ -62,6 +63,7 @@ static int open_core(struct sim_proc *proc, bool reader, bool anew)
 		.log = the_log};
 	struct ckpt_core_config config = {.block_bytes = proc->block_bytes,
 		.chunk_bytes = proc->chunk_bytes,
+		.encoders = proc->encoders,
 		.keep_last = plan->keep_last,
 		.keep_every = plan->keep_every,
 		.save_timeout_ms = plan->timeout_ms,
@@ -109,6 +111,7 @@ struct sim_proc *proc_start(
 	proc->block_bytes = 4096u << sim_below(&world->sim, 3);
 	proc->chunk_bytes = UINT64_C(512) << sim_below(&world->sim, 4);
 	proc->slots = (unsigned)sim_between(&world->sim, 4, 16);
+	proc->encoders = plan->encodes ? (uint32_t)sim_below(&world->sim, 4) : 0;
 	struct sim_io_config io = {.inbox = &proc->inbox,
 		.owner = proc->id,
 		.node = node,
@@ -264,7 +267,8 @@ static uint64_t budget(const struct sim_proc *proc, bool saving, unsigned restor
 	uint64_t chunks = bytes / 512 + tensors + 8;
 	uint64_t chunk = MEMORY_CHUNK + (rank->oracle.any_damage ? MEMORY_FINDING : 0);
 	uint64_t readings = restores > 2 ? (uint64_t)(restores - 2) * MEMORY_READING : 0;
-	return MEMORY_BASE + readings + (saving ? MEMORY_SAVE : 0) +
+	uint64_t codecs = proc->world->plan.encodes ? MEMORY_CODECS : 0;
+	return MEMORY_BASE + codecs + readings + (saving ? MEMORY_SAVE : 0) +
 	       rank->oracle.record_count * MEMORY_STEP + rank->oracle.gen_count * MEMORY_CLAIM +
 	       tensors * MEMORY_TENSOR + blocks * MEMORY_BLOCK + chunks * chunk;
 }

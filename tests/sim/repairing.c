@@ -28,12 +28,12 @@ static bool name_anew(struct sim_rank *rank, const struct oracle_record *r)
 	for (const char *name = names; name < names + bytes; name += strlen(name) + 1) {
 		char from[CKPT_PATH_MAX];
 		char to[CKPT_PATH_MAX];
-		if (!ckpt_parse_rank_file(name, &number, &kind, attempt) || which == (uint64_t)kind)
+		if (!ckpt_parse_rank_file(name, &number, &kind, attempt))
 			continue;
-		void (*put)(char *, uint64_t, uint64_t, uint32_t, const char *) =
-			kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard;
-		put(from, r->generation, r->step, number, attempt);
-		put(to, r->generation, r->step, number, fresh);
+		if (which == (uint64_t)(kind == CKPT_RANK_ENCODED ? CKPT_RANK_SHARD : kind))
+			continue;
+		ckpt_name_rank_file(from, r->generation, r->step, number, kind, attempt);
+		ckpt_name_rank_file(to, r->generation, r->step, number, kind, fresh);
 		done += sim_disk_rename(rank->disk, from, to, false) == 0;
 	}
 	free(names);

@@ -157,7 +157,8 @@ static bool of_the_shard(const struct ckpt_error *why)
 {
 	bool moved = strstr(why->message, "cannot write ") || strstr(why->message, "cannot sync ");
 
-	return moved && strstr(why->message, ".safetensors in ");
+	return moved &&
+	       (strstr(why->message, ".safetensors in ") || strstr(why->message, ".encoded in "));
 }
 
 static void after_end(struct sim_user *u)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "codec/codec.h"
 #include "staging/reader_quota.h"
 
 #define MAGIC UINT64_C(0x51b10cc5a5a5a5a5)
@@ -27,6 +28,13 @@ struct taken {
 	bool lent;
 };
 
+/* A codec, which has memory of zstd's as well. */
+#define CODECS 256
+struct kept_codec {
+	struct ckpt_codec *codec;
+	unsigned owner;
+};
+
 /* Nine processes at most, of as many sizes as a plan may pick. */
 #define POOLS 512
 struct kept_pool {
@@ -46,6 +54,7 @@ static struct usage usage[OWNERS];
 static unsigned current;
 static struct block *blocks;
 static struct taken taken[SLOTS];
+static struct kept_codec codecs[CODECS];
 static bool keeps;
 
 /* What the linker makes of the product's names: the wrapper, and the function itself. */
@@ -66,6 +75,32 @@ struct ckpt_slot *__wrap_ckpt_pool_get(struct ckpt_pool *pool);
 void __wrap_ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot);
 bool __wrap_ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses);
 void __wrap_ckpt_pool_take_back(struct ckpt_pool *pool, unsigned number);
+
+struct ckpt_codec *__real_ckpt_codec_open(enum ckpt_simd simd);
+void __real_ckpt_codec_close(struct ckpt_codec *codec);
+struct ckpt_codec *__wrap_ckpt_codec_open(enum ckpt_simd simd);
+void __wrap_ckpt_codec_close(struct ckpt_codec *codec);
+
+struct ckpt_codec *__wrap_ckpt_codec_open(enum ckpt_simd simd)
+{
+	struct ckpt_codec *codec = __real_ckpt_codec_open(simd);
+	unsigned i = 0;
+
+	while (codec && i < CODECS && codecs[i].codec)
+		i++;
+	CKPT_ASSERT(i < CODECS);
+	if (codec)
+		codecs[i] = (struct kept_codec){.codec = codec, .owner = current};
+	return codec;
+}
+
+void __wrap_ckpt_codec_close(struct ckpt_codec *codec)
+{
+	for (unsigned i = 0; codec && i < CODECS; i++)
+		if (codecs[i].codec == codec)
+			codecs[i].codec = NULL;
+	__real_ckpt_codec_close(codec);
+}
 
 void *__wrap_ckpt_alloc(size_t size)
 {
@@ -267,6 +302,9 @@ bool sim_memory_empty(void)
 
 void sim_memory_sweep(unsigned owner)
 {
+	for (unsigned i = 0; i < CODECS; i++)
+		if (codecs[i].codec && codecs[i].owner == owner)
+			__wrap_ckpt_codec_close(codecs[i].codec);
 	for (struct block *b = blocks, *next; b; b = next) {
 		next = b->next;
 		if (b->owner == owner)

@@ -55,6 +55,7 @@ struct sim_proc {
 	uint64_t thaw_ns;
 	uint32_t block_bytes;
 	uint64_t chunk_bytes;
+	uint32_t encoders; /* 0: it stores steps plain */
 	unsigned slots;
 	unsigned awaits; /* frozen until that process has claimed or is dead; 0: by time alone */
 	struct sim_user user;
@@ -75,6 +76,7 @@ struct world_plan {
 	bool rivals;         /* successors on the same machine, which see them */
 	bool readers;
 	bool repairs; /* of steps, while no process runs */
+	bool encodes; /* processes store steps encoded, or plain */
 	bool calm;    /* at the end those who live go on undisturbed, before somebody looks */
 	uint64_t space;
 	unsigned events; /* then the run is brought to its end */

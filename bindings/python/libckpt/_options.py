@@ -40,9 +40,13 @@ class Options(NamedTuple):
     remote_grace: int = 0
     #: what to do when ranks differ in what they hold alike
     replicas: str = "check"
+    #: how tensors are stored
+    encoding: str = "plain"
 
 
 _REPLICAS = {"check": lib.CKPT_REPLICAS_CHECK, "warn": lib.CKPT_REPLICAS_WARN}
+
+_ENCODINGS = {"plain": lib.CKPT_ENCODING_PLAIN, "compact": lib.CKPT_ENCODING_COMPACT}
 
 _IO = {"auto": lib.CKPT_IO_AUTO, "uring": lib.CKPT_IO_URING, "threads": lib.CKPT_IO_THREADS}
 
@@ -72,6 +76,7 @@ def engine_opts(options: Options) -> Any:
     opts.remote_keep_every = options.remote_keep_every
     opts.remote_grace_s = options.remote_grace
     opts.replicas = _REPLICAS[options.replicas]
+    opts.encoding = _ENCODINGS[options.encoding]
     opts.cuda_major = cuda_major()
     opts.log_level = lib.CKPT_LOG_DEBUG if options.debug else lib.CKPT_LOG_INFO
     return opts

@@ -64,6 +64,7 @@ class SaveInfo(NamedTuple):
     failed: bool
     bytes: int
     bytes_staged: int
+    #: the part of `bytes` that is in the file
     bytes_written: int
     eager_time: float
     stage_time: float
@@ -74,6 +75,8 @@ class SaveInfo(NamedTuple):
     durable_time: float
     #: total time that the loop was delayed: in save() and in the fence
     loop_time: float
+    #: size of the file, once it is known; less than `bytes` with encoding="compact"
+    bytes_stored: int = 0
 
 
 def level_number(level: str) -> int:
@@ -166,6 +169,7 @@ class Save:
             starved_time=info.starved_ns / 1e9,
             durable_time=info.durable_ns / 1e9,
             loop_time=self._loop_time,
+            bytes_stored=int(info.bytes_stored),
         )
 
     def wait(self, level: str = "local", timeout: float | None = None) -> None:

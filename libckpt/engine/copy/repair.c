@@ -140,7 +140,7 @@ static int open_body(struct ckpt_task *task)
 	m->unread = m->unread || ckpt_store_is_unreadable(m->shard.task.result);
 	ckpt_error_clear(&m->err);
 	ckpt_chunkset_add_behind(
-		&m->bad, m->shard.index->layout, m->shard.file.fd >= 0 ? m->shard.op.size : 0);
+		&m->bad, m->shard.index->layout, m->shard.file.fd >= 0 ? m->shard.holds : 0);
 	return ckpt_task_continue(task, m->shard.file.fd >= 0 ? scan_body : source_body);
 	CKPT_TASK_END(task);
 }
@@ -150,6 +150,7 @@ static void start_fetch(struct ckpt_repairer *m)
 	const struct ckpt_shard_read_config config = {.core = m->core,
 		.layout = m->shard.index->layout,
 		.file = &m->shard.file,
+		.encoded = m->shard.encoded,
 		.generation = m->shard.generation,
 		.step = m->shard.step,
 		.rank = m->rank,
@@ -210,6 +211,7 @@ static void keep_best(struct ckpt_repairer *m)
 	m->bad = (struct ckpt_chunkset){0};
 	m->best_size_bad = m->size_bad;
 	memcpy(m->best, m->shard.attempt, sizeof(m->best));
+	m->best_form = m->shard.form;
 }
 
 /* The file that was scanned has bad chunks: another one of the rank here may be whole. */
@@ -240,18 +242,16 @@ static int next_here_body(struct ckpt_task *task)
 static int best_body(struct ckpt_task *task)
 {
 	struct ckpt_repairer *m = repairer_of(task);
-	char path[CKPT_PATH_MAX];
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_error_clear(&m->err);
 	if (strcmp(m->shard.attempt, m->best) != 0 || m->shard.file.fd < 0) {
-		ckpt_shard_start_shut(&m->shard);
+		ckpt_shard_start_again(&m->shard, m->best, m->best_form);
 		CKPT_AWAIT(task, m->shard.task.finished);
-		ckpt_name_shard(path, m->shard.generation, m->shard.step, m->rank, m->best);
-		ckpt_store_open(m->core->store, &m->op, path, &m->shard.file);
-		CKPT_AWAIT(task, m->op.done);
-		if (m->op.result < 0)
-			return end(m, trouble(m, "open"));
+		if (*m->stop || m->shard.file.fd < 0)
+			return end(m, *m->stop ? *m->stop : m->shard.task.result);
+		/* That it is cut was seen when it was scanned. */
+		ckpt_error_clear(&m->err);
 	}
 	m->bad = m->best_bad;
 	m->best_bad = (struct ckpt_chunkset){0};
@@ -264,7 +264,9 @@ static int best_body(struct ckpt_task *task)
 
 static bool is_useless(const struct ckpt_repairer *m)
 {
-	return m->shard.file.fd < 0 || m->bad.count == m->bad.room;
+	/* Single chunks are taken from a plain file alone. */
+	return m->shard.file.fd < 0 || m->bad.count == m->bad.room ||
+	       (m->bad.count > 0 && m->there.encoded);
 }
 
 /*
@@ -319,10 +321,12 @@ static void start_copy(struct ckpt_repairer *m)
 	m->patch = (struct ckpt_shard_read_patch){
 		.store = m->source, .file = source_file(m), .chunks = &m->bad};
 	m->copy = (struct ckpt_shard_copy){.shard = &m->shard,
+		.view = useless && m->there.encoded ? &m->there.view : NULL,
 		.dest = m->core->store,
 		.read = {.core = m->core,
 			.store = useless ? m->source : m->core->store,
 			.file = useless ? &m->there.file : &m->shard.file,
+			.encoded = useless ? m->there.encoded : m->shard.encoded,
 			.patch = !useless && m->bad.count > 0 ? &m->patch : NULL,
 			.stop = m->stop,
 			.err = &m->err,

@@ -48,6 +48,7 @@ struct ckpt_repairer {
 	/* Of several files here that are bad the one with the fewest bad chunks: which, and whether its size is bad. */
 	struct ckpt_chunkset best_bad;
 	char best[CKPT_ATTEMPT_CHARS];
+	enum ckpt_rank_file best_form;
 	bool best_size_bad;
 	struct ckpt_shard there; /* its shard in the remote store, with the index of `shard` */
 	struct ckpt_shard_read_patch patch;

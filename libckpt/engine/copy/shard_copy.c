@@ -14,9 +14,25 @@ static int trouble(struct ckpt_shard_copy *c, const char *doing)
 	return c->op.result < 0 ? ckpt_store_fail(&c->op, doing, NULL, c->read.err) : *c->read.stop;
 }
 
+/* Of the new file. */
+static const struct ckpt_layout *layout_of(const struct ckpt_shard_copy *c)
+{
+	return c->view ? c->view->layout : c->shard->index->layout;
+}
+
+uint64_t ckpt_shard_copy_bytes(const struct ckpt_shard_copy *copy)
+{
+	return layout_of(copy)->bytes;
+}
+
 static void start_read(struct ckpt_shard_copy *c)
 {
-	c->read.layout = c->shard->index->layout;
+	c->read.layout = layout_of(c);
+	if (c->view) {
+		c->read.encoded = NULL;
+		c->read.header = NULL;
+		c->read.gaps = &c->view->gaps;
+	}
 	c->read.generation = c->shard->generation;
 	c->read.step = c->shard->step;
 	c->read.rank = c->shard->rank->rank;
@@ -25,6 +41,14 @@ static void start_read(struct ckpt_shard_copy *c)
 	c->read.unit = c->op.unit;
 	c->read.waiter = &c->task;
 	ckpt_shard_read_start(&c->fetch, &c->read);
+}
+
+/* Progress is in bytes of shards, however long their files are. */
+static void count_all(const struct ckpt_shard_copy *c)
+{
+	if (c->view)
+		atomic_fetch_add(
+			c->read.counter, c->shard->index->layout->bytes - c->fetch.counted);
 }
 
 static void sync_names(struct ckpt_shard_copy *c)
@@ -42,10 +66,10 @@ static int shard_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_shard(
-		path, c->shard->generation, c->shard->step, c->shard->rank->rank, c->attempt);
+	ckpt_name_rank_file(path, c->shard->generation, c->shard->step, c->shard->rank->rank,
+		c->view ? CKPT_RANK_ENCODED : CKPT_RANK_SHARD, c->attempt);
 	ckpt_store_resume(c->dest, &c->op, path,
-		ckpt_align_up(c->shard->index->layout->bytes, c->dest->align), &c->file);
+		ckpt_align_up(ckpt_shard_copy_bytes(c), c->dest->align), &c->file);
 	CKPT_AWAIT(task, c->op.done);
 	c->made = c->op.result >= 0;
 	r = trouble(c, "create");
@@ -55,7 +79,8 @@ static int shard_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, c->fetch.task.finished);
 	if (c->fetch.task.result < 0)
 		return c->fetch.task.result;
-	ckpt_store_seal(c->dest, &c->op, &c->file, c->shard->index->layout->bytes);
+	count_all(c);
+	ckpt_store_seal(c->dest, &c->op, &c->file, ckpt_shard_copy_bytes(c));
 	CKPT_AWAIT(task, c->op.done);
 	r = trouble(c, "seal");
 	if (r < 0 || !c->syncs)
@@ -122,8 +147,8 @@ static bool next_old(struct ckpt_shard_copy *c, enum ckpt_rank_file kind, char *
 	while (ckpt_rank_files_next(c->there, rank, kind, c->old)) {
 		if (strcmp(c->old, c->attempt) == 0)
 			continue;
-		(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
-			path, c->shard->generation, c->shard->step, rank, c->old);
+		ckpt_name_rank_file(path, c->shard->generation, c->shard->step, rank,
+			ckpt_rank_files_form(c->there, rank, kind, c->old), c->old);
 		return true;
 	}
 	return false;

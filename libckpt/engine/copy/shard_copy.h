@@ -16,6 +16,8 @@ struct ckpt_shard_copy {
 	struct ckpt_store *dest;
 	/* Which file is read, how, and for whom: without what `shard` and `dest` say. `core`, `stop` and `err` are used here, too. */
 	struct ckpt_shard_read_config read;
+	const struct ckpt_stored_view
+		*view; /* `file` is encoded, and is copied as it is; NULL: the new shard is plain */
 	const int *stop; /* not 0: `dest` gives up what it waits for; NULL: it does not */
 	bool syncs;      /* the name of the shard is durable before its index is there */
 	bool fresh;      /* the rank has files there: the new ones get an attempt of their own */
@@ -53,6 +55,8 @@ void ckpt_shard_copy_start_undo(struct ckpt_shard_copy *copy);
  */
 void ckpt_shard_copy_start_clean(struct ckpt_shard_copy *copy, const struct ckpt_rank_files *there);
 
+/* Bytes of the new shard. */
+uint64_t ckpt_shard_copy_bytes(const struct ckpt_shard_copy *copy);
 /* Whether `there` has any file of the rank. */
 bool ckpt_shard_copy_is_taken(const struct ckpt_rank_files *there, uint32_t rank);
 /* After a failure: what was read of the file of `shard` is bad, so that another file of the rank may be good. */

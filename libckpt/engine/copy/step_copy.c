@@ -55,10 +55,12 @@ void ckpt_step_copy_init_copy(struct ckpt_step_copy *e)
 	ckpt_shard_copy_clear(&e->copy);
 	/* Where the manifest is there an index before the name of its shard would be damage. */
 	e->copy = (struct ckpt_shard_copy){.shard = e->shard,
+		.view = e->shard->encoded ? &e->shard->view : NULL,
 		.dest = e->store,
 		.read = {.core = e->core,
 			.store = e->shard->store,
 			.file = &e->shard->file,
+			.encoded = e->shard->encoded,
 			.header = e->shard->header,
 			.stop = e->stop,
 			.err = e->err,
@@ -79,9 +81,11 @@ static void start_copy(struct ckpt_step_copy *e)
 	e->patch = (struct ckpt_shard_read_patch){.store = shard->store,
 		.file = shard->cached.fd >= 0 ? &shard->cached : &shard->file,
 		.chunks = &e->left_bad};
-	if (e->left.file.fd >= 0) {
+	/* Single chunks are taken from a plain file alone. */
+	if (e->left.file.fd >= 0 && !shard->encoded) {
 		e->copy.read.store = e->store;
 		e->copy.read.file = &e->left.file;
+		e->copy.read.encoded = e->left.encoded;
 		e->copy.read.patch = &e->patch;
 	}
 	ckpt_shard_copy_start(&e->copy);
@@ -90,7 +94,7 @@ static void start_copy(struct ckpt_step_copy *e)
 /* What is written at once is there at once. */
 static bool in_parts(const struct ckpt_step_copy *e)
 {
-	return e->shard->index->layout->bytes > e->copy.read.unit;
+	return ckpt_shard_copy_bytes(&e->copy) > e->copy.read.unit;
 }
 
 /* What is there of the rank goes, whole or not: it takes up the room for its shard. */
@@ -169,7 +173,10 @@ static bool next_unfinished(struct ckpt_step_copy *e, char *path)
 	while (ckpt_rank_files_next_unfinished(&e->lister.files, rank, e->unfinished)) {
 		if (e->left.file.fd >= 0 && strcmp(e->unfinished, e->left.attempt) == 0)
 			continue;
-		ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank,
+		ckpt_name_rank_file(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
+			rank,
+			ckpt_rank_files_form(
+				&e->lister.files, rank, CKPT_RANK_SHARD, e->unfinished),
 			e->unfinished);
 		return true;
 	}
@@ -251,10 +258,10 @@ static bool next_stray(struct ckpt_step_copy *e, char *path)
 
 	while (e->at < e->names.count) {
 		if (!ckpt_parse_rank_file(e->names.names[e->at++], &rank, &kind, attempt) ||
-			kind != wanted || ckpt_rankset_has(&e->ranks, rank))
+			!ckpt_rank_file_is(kind, wanted) || ckpt_rankset_has(&e->ranks, rank))
 			continue;
-		(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
-			path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank, attempt);
+		ckpt_name_rank_file(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
+			rank, kind, attempt);
 		return true;
 	}
 	return false;
@@ -515,12 +522,12 @@ static bool next_undone(struct ckpt_step_copy *e, enum ckpt_rank_file wanted, ch
 
 	while (e->at < e->names.count) {
 		if (!ckpt_parse_rank_file(e->names.names[e->at++], &rank, &kind, attempt) ||
-			kind != wanted || rank < e->undo_from || rank >= e->undo_to ||
-			!ckpt_rankset_has(&e->ranks, rank) ||
+			!ckpt_rank_file_is(kind, wanted) || rank < e->undo_from ||
+			rank >= e->undo_to || !ckpt_rankset_has(&e->ranks, rank) ||
 			(e->adds && strcmp(attempt, e->copy.attempt) != 0))
 			continue;
-		(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
-			path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank, attempt);
+		ckpt_name_rank_file(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
+			rank, kind, attempt);
 		return true;
 	}
 	return false;

@@ -83,6 +83,7 @@ static void start_fetch(struct ckpt_step_copy *e)
 		.layout = e->shard->index->layout,
 		.store = e->store,
 		.file = &e->left.file,
+		.encoded = e->left.encoded,
 		.generation = ckpt_step_copy_generation(e),
 		.step = ckpt_step_copy_step(e),
 		.rank = e->shard->rank->rank,
@@ -110,7 +111,7 @@ int ckpt_step_copy_look_body(struct ckpt_task *task)
 		memcpy(e->index_attempt, e->left.attempt, sizeof(e->index_attempt));
 		ckpt_shard_start_open(&e->left);
 		CKPT_AWAIT(task, e->left.task.finished);
-		e->left_size = e->left.op.size;
+		e->left_size = e->left.holds;
 		r = e->left.task.result;
 	}
 	/* An index says of the shard of its attempt that it was synced. */
@@ -141,6 +142,10 @@ static int look_shard_body(struct ckpt_task *task)
 		e->left.attempt[0] = 0;
 		if (!ckpt_rank_files_next(&e->lister.files, e->shard->rank->rank, CKPT_RANK_SHARD,
 			    e->left.attempt))
+			return end(e, *e->stop);
+		/* What an encoded one has without its index is not known. */
+		if (ckpt_rank_files_form(&e->lister.files, e->shard->rank->rank, CKPT_RANK_SHARD,
+			    e->left.attempt) == CKPT_RANK_ENCODED)
 			return end(e, *e->stop);
 		ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
 			e->shard->rank->rank, e->left.attempt);

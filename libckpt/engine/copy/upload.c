@@ -99,11 +99,13 @@ static void start_copy(struct ckpt_upload *u)
 	bool bucket = u->core->parts.remote.bucket;
 
 	u->copy.shard = &u->shard;
+	u->copy.view = u->shard.encoded ? &u->shard.view : NULL;
 	u->copy.dest = u->dest;
 	u->copy.read = (struct ckpt_shard_read_config){.core = u->core,
 		.file = &u->shard.file,
+		.encoded = u->shard.encoded,
 		.header = u->shard.header,
-		.left = left_of(u),
+		.left = u->shard.encoded ? NULL : left_of(u),
 		.left_counter = u->bytes_left,
 		.behind = true,
 		.rate_limit = u->rate_limit,
@@ -170,27 +172,32 @@ static int take_sent(struct ckpt_upload *u)
  */
 static int sent_body(struct ckpt_task *task)
 {
+	static const enum ckpt_rank_file files[] = {
+		CKPT_RANK_INDEX, CKPT_RANK_SHARD, CKPT_RANK_ENCODED};
 	struct ckpt_upload *u = ckpt_upload_of(task);
 	const struct ckpt_manifest_rank *rank;
 	char path[CKPT_PATH_MAX];
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	for (u->looked = 0; u->looked < 2; u->looked++) {
+	for (u->looked = 0; u->looked < CKPT_COUNT(files); u->looked++) {
 		rank = u->shard.rank;
-		if (u->looked == 0)
-			ckpt_name_index(path, u->generation, u->step, rank->rank, rank->attempt);
-		else
-			ckpt_name_shard(path, u->generation, u->step, rank->rank, rank->attempt);
+		ckpt_name_rank_file(
+			path, u->generation, u->step, rank->rank, files[u->looked], rank->attempt);
 		ckpt_store_open(u->dest, &u->op, path, &u->copy.file);
 		CKPT_AWAIT(task, u->op.done);
 		r = take_sent(u);
 		if (r < 0)
 			return ckpt_upload_give_up(u, r);
+		/* It may have the other form. */
+		if (r == 0 && files[u->looked] == CKPT_RANK_SHARD)
+			continue;
 		if (r == 0)
 			return ckpt_task_continue(task, shard_body);
 		ckpt_store_shut(u->dest, &u->op, &u->copy.file);
 		CKPT_AWAIT(task, u->op.done);
+		if (files[u->looked] == CKPT_RANK_SHARD)
+			break;
 	}
 	ckpt_shard_start_shut(&u->shard);
 	CKPT_AWAIT(task, u->shard.task.finished);
@@ -505,7 +512,9 @@ static bool next_leftover(struct ckpt_upload *u, char *path)
 			continue;
 		if (!ckpt_rank_files_next_unfinished(&u->there, u->rank, u->attempt))
 			continue;
-		ckpt_name_shard(path, u->generation, u->step, u->rank, u->attempt);
+		ckpt_name_rank_file(path, u->generation, u->step, u->rank,
+			ckpt_rank_files_form(&u->there, u->rank, CKPT_RANK_SHARD, u->attempt),
+			u->attempt);
 		return true;
 	}
 	return false;

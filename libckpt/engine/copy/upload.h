@@ -58,7 +58,7 @@ struct ckpt_upload {
 	unsigned rounds;              /* of both */
 	struct ckpt_shard shard;
 	struct ckpt_shard_copy copy;
-	unsigned looked;                  /* 0 to 2: files of the rank that are there */
+	unsigned looked;                  /* 0 to 3: which file of the rank was looked for */
 	char attempt[CKPT_ATTEMPT_CHARS]; /* of the leftover that was removed last */
 	struct ckpt_catalog_map_reader *catalog;
 	int code;

@@ -78,6 +78,7 @@ struct ckpt_core_config {
 	uint32_t
 		node_leader; /* with node_store: the lowest rank on this node, which keeps its store */
 	bool tolerant;       /* rank 0: replicas that differ fail no step */
+	uint32_t encoders; /* shards are stored encoded, with so many encoders; 0: plain */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };
@@ -170,6 +171,7 @@ struct ckpt_core {
 	struct ckpt_allowance *allowance; /* core/: how much this rank may have */
 	struct ckpt_exchange_call *calls; /* ranks/: under way */
 	struct ckpt_lineage *lineage;     /* lineage/: what the store holds, and the generation */
+	bool encoded_seen;  /* shard/: the shard that was opened last was stored encoded */
 	bool unlocked;      /* shard/: that a shard which is sent could not be locked was said */
 	struct ckpt_gc *gc; /* gc/: retention and settling, under way */
 	struct ckpt_deletion *deletions; /* gc/: under way */

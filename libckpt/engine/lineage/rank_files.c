@@ -84,7 +84,7 @@ bool ckpt_rank_files_next(const struct ckpt_rank_files *files, uint32_t rank,
 	for (size_t at = find(files, rank); at < files->count; at++) {
 		if (!parse(files->names[at], &file) || file.rank != rank)
 			return false;
-		if (file.kind != kind || strcmp(file.attempt, attempt) <= 0)
+		if (!ckpt_rank_file_is(file.kind, kind) || strcmp(file.attempt, attempt) <= 0)
 			continue;
 		memcpy(attempt, file.attempt, sizeof(file.attempt));
 		return true;
@@ -109,6 +109,24 @@ bool ckpt_rank_files_has_attempt(const struct ckpt_rank_files *files, uint32_t r
 		if (strcmp(found, attempt) == 0)
 			return true;
 	return false;
+}
+
+enum ckpt_rank_file ckpt_rank_files_form(const struct ckpt_rank_files *files, uint32_t rank,
+	enum ckpt_rank_file kind, const char *attempt)
+{
+	struct file file;
+	enum ckpt_rank_file form = kind;
+
+	for (size_t at = find(files, rank); at < files->count; at++) {
+		if (!parse(files->names[at], &file) || file.rank != rank)
+			break;
+		if (!ckpt_rank_file_is(file.kind, kind) || strcmp(file.attempt, attempt) != 0)
+			continue;
+		form = file.kind;
+		if (form == kind)
+			break;
+	}
+	return form;
 }
 
 bool ckpt_rank_files_has_both(const struct ckpt_rank_files *files, uint32_t rank)

@@ -22,6 +22,12 @@ struct ckpt_rank_files {
 int ckpt_rank_files_take(struct ckpt_rank_files *files, struct ckpt_listing *listing);
 void ckpt_rank_files_clear(struct ckpt_rank_files *files);
 
+/* Of each kind that is asked for below, CKPT_RANK_SHARD stands for a shard in either form, plain or encoded. */
+static inline bool ckpt_rank_file_is(enum ckpt_rank_file file, enum ckpt_rank_file kind)
+{
+	return file == kind || (kind == CKPT_RANK_SHARD && file == CKPT_RANK_ENCODED);
+}
+
 /* Whether the rank has any file of that kind. */
 bool ckpt_rank_files_has(
 	const struct ckpt_rank_files *files, uint32_t rank, enum ckpt_rank_file kind);
@@ -36,6 +42,9 @@ bool ckpt_rank_files_next(const struct ckpt_rank_files *files, uint32_t rank,
 /* The same, of shards that have no index of their attempt: they were begun, and nobody has finished them yet. */
 bool ckpt_rank_files_next_unfinished(
 	const struct ckpt_rank_files *files, uint32_t rank, char attempt[CKPT_ATTEMPT_CHARS]);
+/* The file that the rank has of that kind and attempt: another one than `kind` if it has only an encoded shard. */
+enum ckpt_rank_file ckpt_rank_files_form(const struct ckpt_rank_files *files, uint32_t rank,
+	enum ckpt_rank_file kind, const char *attempt);
 
 /*
  * The same for many readers of one step: the directory is listed when the first one asks, and once for all of them. A

@@ -51,8 +51,11 @@ void ckpt_sink_count_all(struct ckpt_restore *r)
 
 void ckpt_sink_count_header(struct ckpt_restore *r)
 {
-	atomic_fetch_add(&r->bytes_done,
-		r->quick ? r->shard.rank->index_bytes : r->shard.index->layout->header_bytes);
+	/* That of an encoded shard is read and counted like all the rest. */
+	if (r->quick)
+		atomic_fetch_add(&r->bytes_done, r->shard.rank->index_bytes);
+	else if (!r->shard.encoded)
+		atomic_fetch_add(&r->bytes_done, r->shard.index->layout->header_bytes);
 }
 
 void ckpt_sink_start_elsewhere(struct ckpt_restore *r)
@@ -194,6 +197,7 @@ static void start_fetch(struct ckpt_restore *r)
 	const struct ckpt_shard_read_config config = {.core = r->core,
 		.layout = r->shard.index->layout,
 		.file = &r->shard.file,
+		.encoded = r->shard.encoded,
 		.generation = r->pick.chosen.generation,
 		.step = r->pick.chosen.step,
 		.rank = r->shard.rank->rank,
@@ -213,8 +217,8 @@ static int note_good(struct ckpt_restore *r)
 	ckpt_error_clear(&good);
 	good.step = (int64_t)r->pick.chosen.step;
 	good.rank = (int32_t)r->shard.rank->rank;
-	ckpt_name_shard(good.file, r->pick.chosen.generation, r->pick.chosen.step,
-		r->shard.rank->rank, r->shard.attempt);
+	ckpt_name_rank_file(good.file, r->pick.chosen.generation, r->pick.chosen.step,
+		r->shard.rank->rank, r->shard.form, r->shard.attempt);
 	return ckpt_findings_add(&r->findings, r->pick.chosen.generation, &good);
 }
 

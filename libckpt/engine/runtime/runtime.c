@@ -160,6 +160,16 @@ static int open_parts(
 	return r < 0 ? r : open_io(engine, opts, err);
 }
 
+#define ENCODERS_MAX 16
+
+/* One for each worker, and two whose bytes are being written. 0: shards are stored plain. */
+static uint32_t encoders_of(const struct ckpt_engine_opts *opts)
+{
+	if (opts->encoding != CKPT_ENCODING_COMPACT)
+		return 0;
+	return (uint32_t)ckpt_min_u64(opts->copy_threads + 2, ENCODERS_MAX);
+}
+
 static int open_core(
 	struct ckpt_engine *engine, const struct ckpt_engine_opts *opts, struct ckpt_error *err)
 {
@@ -197,7 +207,8 @@ static int open_core(
 		.node_store = (opts->flags & CKPT_ENGINE_NODE_STORE) != 0,
 		.lost_nodes = (opts->flags & CKPT_ENGINE_LOST_NODES) != 0,
 		.node_leader = opts->node_leader,
-		.tolerant = opts->replicas == CKPT_REPLICAS_WARN};
+		.tolerant = opts->replicas == CKPT_REPLICAS_WARN,
+		.encoders = encoders_of(opts)};
 
 	if (opts->session)
 		(void)snprintf(config.session, sizeof(config.session), "%s", opts->session);

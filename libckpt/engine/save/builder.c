@@ -345,6 +345,8 @@ int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct c
 	}
 	save->plan = plan;
 	atomic_store(&save->bytes, plan->layout->bytes);
+	if (!ckpt_save_encodes(save))
+		atomic_store(&save->bytes_stored, plan->layout->bytes);
 	int r = inline_eager(save, err);
 	if (r < 0)
 		return r;
@@ -506,6 +508,7 @@ void ckpt_save_describe(struct ckpt_save *save, struct ckpt_save_info *ret_info)
 		.bytes = atomic_load(&save->bytes),
 		.bytes_staged = atomic_load(&save->bytes_staged),
 		.bytes_written = atomic_load(&save->bytes_written),
+		.bytes_stored = atomic_load(&save->bytes_stored),
 		.eager_ns = atomic_load(&save->eager_ns),
 		.stage_ns = atomic_load(&save->stage_ns),
 		.local_ns = atomic_load(&save->local_ns),

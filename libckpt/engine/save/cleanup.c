@@ -33,18 +33,32 @@ static void count_commit(struct ckpt_save *save, uint64_t took_ns)
 	core->stats.bytes_staged += atomic_load(&save->bytes_staged);
 }
 
+/* What a commit says of the size of an encoded file. */
+static void describe_stored(const struct ckpt_save *save, char *out, size_t size)
+{
+	double bytes = (double)save->plan->layout->bytes;
+	double stored = (double)ckpt_save_file_bytes(save);
+
+	*out = 0;
+	if (ckpt_save_encodes(save))
+		(void)snprintf(out, size, ", stored as %.1f MiB (%.2f times smaller)",
+			stored / (1 << 20), stored > 0 ? bytes / stored : 0.0);
+}
+
 static void say_commit(struct ckpt_save *save, uint64_t took_ns)
 {
+	char stored[80];
 	struct ckpt_core *core = save->core;
 	double seconds = (double)took_ns / 1e9;
 	double mib = (double)save->plan->layout->bytes / (1 << 20);
 
+	describe_stored(save, stored, sizeof(stored));
 	ckpt_log(core->parts.log, CKPT_LOG_INFO,
 		"step %llu is durable in %s: %.1f MiB in %.3f s (%.0f MiB/s), staged after %.3f "
-		"s%s%s",
+		"s%s%s%s",
 		(unsigned long long)save->step, core->parts.label, mib, seconds,
 		seconds > 0 ? mib / seconds : 0.0, (double)atomic_load(&save->stage_ns) / 1e9,
-		save->rewritten ? ", written twice" : "",
+		stored, save->rewritten ? ", written twice" : "",
 		save->ended ? "; its save had been reported as failed" : "");
 }
 
@@ -81,7 +95,7 @@ static void committed(struct ckpt_save *save)
 	if (!ckpt_core_owns_store(core))
 		forget_older(core);
 	ckpt_upload_queue_add(core, save->upload, core->lineage->generation, save->step,
-		save->plan->layout->bytes, save->staged_shard);
+		ckpt_save_file_bytes(save), save->staged_shard);
 	save->staged_shard = NULL;
 	ckpt_save_note_replicas(save);
 	count_commit(save, took_ns);
@@ -187,8 +201,7 @@ static int remove_body(struct ckpt_task *task)
 	struct ckpt_core *core = save->core;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_shard(save->path, core->lineage->generation, save->step, core->config.rank,
-		save->shard_attempt);
+	ckpt_save_name_shard(save);
 	ckpt_store_remove(core->store, &save->op, save->path);
 	CKPT_AWAIT(task, save->op.done);
 	ckpt_name_index(save->path, core->lineage->generation, save->step, core->config.rank,
@@ -277,8 +290,7 @@ int ckpt_save_end_body(struct ckpt_task *task)
 		ckpt_store_abandon(store, &save->op, &save->object);
 		CKPT_AWAIT(task, save->op.done);
 	} else if (save->shard_attempt[0] && !save->publish_tried) {
-		ckpt_name_shard(save->path, core->lineage->generation, save->step,
-			core->config.rank, save->shard_attempt);
+		ckpt_save_name_shard(save);
 		ckpt_store_remove(store, &save->op, save->path);
 		CKPT_AWAIT(task, save->op.done);
 	}

@@ -26,14 +26,15 @@ static void free_lane(struct ckpt_lane *lane)
 	struct ckpt_save *save = lane->save;
 
 	CKPT_ASSERT(!ckpt_task_active(&lane->task) && lane->digesting == lane->digested);
+	CKPT_ASSERT(!lane->encoder);
+	ckpt_free(lane->refs);
 	save->lanes[lane->block] = NULL;
 	ckpt_copy_batch_clear(&lane->batch);
 	ckpt_pool_put(save->core->parts.pool, lane->slot);
 	ckpt_free(lane);
 }
 
-/* Frees the lane if neither its own work nor its successor's straddling chunk needs it. */
-static void try_release(struct ckpt_save *save, size_t block)
+void ckpt_pipeline_try_release(struct ckpt_save *save, size_t block)
 {
 	struct ckpt_lane *lane = lane_of(save, block);
 
@@ -43,6 +44,9 @@ static void try_release(struct ckpt_save *save, size_t block)
 		const struct ckpt_lane *after = lane_of(save, block + 1);
 		/* Blocks start in order here: no lane yet means that it is still to come. */
 		if (block + 1 >= save->next || (after && !after->digested))
+			return;
+		/* The same chunk is encoded with it. */
+		if (after && save->encoding && !after->encoded)
 			return;
 	}
 	free_lane(lane);
@@ -94,9 +98,9 @@ static void digest_done(struct ckpt_node *node)
 	lane->digested = true;
 	save->digested_count++;
 	save->working--;
-	try_release(save, block);
+	ckpt_pipeline_try_release(save, block);
 	if (block > 0)
-		try_release(save, block - 1);
+		ckpt_pipeline_try_release(save, block - 1);
 	ckpt_task_wake(&save->task);
 }
 
@@ -239,6 +243,27 @@ static void count_staged(struct ckpt_lane *lane)
 	ckpt_pipeline_say_staged(save);
 	try_digest(save, lane->block);
 	try_digest(save, lane->block + 1);
+	ckpt_encoding_note_staged(save, lane->block);
+}
+
+int ckpt_pipeline_write_failed(struct ckpt_lane *lane)
+{
+	struct ckpt_save *save = lane->save;
+
+	save->file_failed = true;
+	/* Without the whole shard in staging there is no second try. */
+	if (!save->hold)
+		ckpt_save_stop(save, lane->op.result);
+	return lane->op.result;
+}
+
+void ckpt_pipeline_note_written(struct ckpt_lane *lane)
+{
+	struct ckpt_save *save = lane->save;
+
+	lane->written = true;
+	save->written_count++;
+	atomic_fetch_add(&save->bytes_written, span_of(save, lane->block)->length);
 }
 
 static int lane_write_body(struct ckpt_task *task)
@@ -258,17 +283,15 @@ static int lane_write_body(struct ckpt_task *task)
 	ckpt_store_write(save->core->store, &lane->op, &save->object, lane->slot->data, padded,
 		span->offset, (int)lane->slot->number);
 	CKPT_AWAIT(task, lane->op.done);
-	if (lane->op.result < 0) {
-		save->file_failed = true;
-		/* Without the whole shard in staging there is no second try. */
-		if (!save->hold)
-			ckpt_save_stop(save, lane->op.result);
-		return lane->op.result;
-	}
-	lane->written = true;
-	save->written_count++;
-	atomic_fetch_add(&save->bytes_written, span->length);
+	if (lane->op.result < 0)
+		return ckpt_pipeline_write_failed(lane);
+	ckpt_pipeline_note_written(lane);
 	CKPT_TASK_END(task);
+}
+
+static ckpt_task_fn *write_body_of(const struct ckpt_save *save)
+{
+	return save->encoding ? ckpt_encoding_lane_body : lane_write_body;
 }
 
 static int lane_body(struct ckpt_task *task)
@@ -286,7 +309,7 @@ static int lane_body(struct ckpt_task *task)
 	count_staged(lane);
 	if (lane->save->code)
 		return lane->save->code;
-	return ckpt_task_continue(task, lane_write_body);
+	return ckpt_task_continue(task, write_body_of(lane->save));
 	CKPT_TASK_END(task);
 }
 
@@ -296,7 +319,8 @@ static void lane_done(struct ckpt_task *task)
 	struct ckpt_save *save = lane->save;
 
 	save->working--;
-	try_release(save, lane->block);
+	ckpt_encoding_lane_done(lane);
+	ckpt_pipeline_try_release(save, lane->block);
 	ckpt_task_wake(&save->task);
 }
 
@@ -430,8 +454,11 @@ int ckpt_pipeline_start(struct ckpt_save *save)
 	save->lanes = ckpt_alloc_array(count, sizeof(struct ckpt_lane *));
 	if (!save->lanes || order_blocks(save) < 0)
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
+	int r = ckpt_encoding_start(save);
+	if (r < 0)
+		return r;
 	ckpt_replica_digest_start(save);
-	int r = ckpt_samples_start(save);
+	r = ckpt_samples_start(save);
 	if (r < 0)
 		return r;
 	if (save->eager_left == 0)
@@ -457,8 +484,10 @@ void ckpt_pipeline_rewrite(struct ckpt_save *save)
 		struct ckpt_lane *lane = save->lanes[i];
 		lane->written = false;
 		save->working++;
-		ckpt_task_start(&lane->task, &save->core->sched, lane_write_body, lane_done);
+		ckpt_task_start(&lane->task, &save->core->sched, write_body_of(save), lane_done);
 	}
+	if (save->encoding)
+		ckpt_encoding_restart(save);
 }
 
 /* What goes on to the remote store need not be read again as long as it lies there. Without memory it is. */
@@ -466,7 +495,9 @@ static void note_staged_shard(struct ckpt_save *save)
 {
 	size_t count = save->plan->block_count;
 
-	if (!save->hold || save->code || !ckpt_upload_queue_takes(save->core, save->step))
+	/* An encoded shard goes on from its file. */
+	if (!save->hold || save->code || save->encoding ||
+		!ckpt_upload_queue_takes(save->core, save->step))
 		return;
 	save->staged_shard = ckpt_staged_shard_new(count);
 	for (size_t i = 0; save->staged_shard && i < count; i++) {
@@ -482,6 +513,7 @@ void ckpt_pipeline_release_all(struct ckpt_save *save)
 	for (size_t i = 0; save->lanes && i < save->plan->block_count; i++)
 		if (save->lanes[i])
 			free_lane(save->lanes[i]);
+	ckpt_encoding_end(save);
 }
 
 bool ckpt_pipeline_finished(const struct ckpt_save *save)

@@ -93,8 +93,7 @@ int ckpt_save_check_op(struct ckpt_save *save)
 static void name_shard(struct ckpt_save *save)
 {
 	ckpt_name_attempt(save->shard_attempt, ckpt_env_random(save->core->parts.env));
-	ckpt_name_shard(save->path, save->core->lineage->generation, save->step,
-		save->core->config.rank, save->shard_attempt);
+	ckpt_save_name_shard(save);
 }
 
 /* Whether a file that failed may be written once more, from staging, under a new name. */
@@ -174,8 +173,7 @@ static int file_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	name_shard(save);
-	ckpt_store_create(store, &save->op, save->path,
-		ckpt_align_up(save->plan->layout->bytes, store->align), &save->object);
+	ckpt_store_create(store, &save->op, save->path, ckpt_save_file_room(save), &save->object);
 	CKPT_AWAIT(task, save->op.done);
 	/* A rank that has heard that the step is over has taken the empty directory along. */
 	if (save->op.result == -ENOENT && save->ranks && !save->code &&
@@ -195,8 +193,14 @@ static int file_body(struct ckpt_task *task)
 				 (save->file_failed && ckpt_pipeline_quiet(save)));
 	if (save->code)
 		return ckpt_save_fail_body(task, save->code);
+	if (!save->file_failed && save->encoding) {
+		if (ckpt_encoding_write_table(save) < 0)
+			return ckpt_save_fail_body(task, save->work.code);
+		CKPT_AWAIT(task, save->op.done);
+		save->file_failed = save->op.result < 0;
+	}
 	if (!save->file_failed) {
-		ckpt_store_seal(store, &save->op, &save->object, save->plan->layout->bytes);
+		ckpt_store_seal(store, &save->op, &save->object, ckpt_save_file_bytes(save));
 		CKPT_AWAIT(task, save->op.done);
 		save->file_failed = save->op.result < 0;
 	}

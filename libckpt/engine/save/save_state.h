@@ -35,7 +35,20 @@ struct ckpt_lane {
 	bool written;
 	bool digesting;
 	bool digested;
+	/* save/encoding.c, of a shard that is stored encoded. */
+	struct ckpt_job encode;
+	struct ckpt_encoder *encoder; /* from the start of the job until its bytes are written */
+	struct ckpt_lane *next_ready;
+	uint32_t *refs;     /* room for those of its chunks; NULL: they have none */
+	uint64_t stored;    /* bytes that it comes to, padded */
+	uint64_t stored_at; /* their place in the file */
+	bool ready;         /* in the queue for an encoder, or out of it again */
+	bool encoding;
+	bool encoded;
 };
+
+struct ckpt_encoder;
+struct ckpt_save_encoding;
 
 struct ckpt_save {
 	/* The user's, until post. */
@@ -83,6 +96,7 @@ struct ckpt_save {
 	atomic_uint_fast64_t bytes;
 	atomic_uint_fast64_t bytes_staged;
 	atomic_uint_fast64_t bytes_written;
+	atomic_uint_fast64_t bytes_stored; /* size of the file; 0: not known yet */
 	atomic_uint_fast64_t eager_ns;
 	atomic_uint_fast64_t stage_ns;
 	atomic_uint_fast64_t local_ns;
@@ -120,8 +134,9 @@ struct ckpt_save {
 	struct ckpt_buf index;
 	struct ckpt_buf manifest;
 	char path[CKPT_PATH_MAX];
-	struct ckpt_save_commit *ranks; /* NULL: this rank is alone */
-	struct ckpt_lane **lanes;       /* by block; NULL: not begun, or done and released */
+	struct ckpt_save_commit *ranks;      /* NULL: this rank is alone */
+	struct ckpt_save_encoding *encoding; /* NULL: it is stored plain, or is past that */
+	struct ckpt_lane **lanes;            /* by block; NULL: not begun, or done and released */
 	struct ckpt_staged_shard
 		*staged_shard; /* once they are released, for the upload queue; NULL: none */
 	size_t *order;         /* blocks in the order in which they are copied; NULL: ascending */
@@ -214,6 +229,11 @@ int ckpt_save_follow(struct ckpt_save *save, struct ckpt_error *err);
 int ckpt_pipeline_start(struct ckpt_save *save);
 /* Answers STAGED, if all is copied and sampled. */
 void ckpt_pipeline_say_staged(struct ckpt_save *save);
+/* Of a lane whose write has failed: what its body returns. */
+int ckpt_pipeline_write_failed(struct ckpt_lane *lane);
+void ckpt_pipeline_note_written(struct ckpt_lane *lane);
+/* Frees the lane of a block if neither its own work nor its successor's straddling chunk needs it. */
+void ckpt_pipeline_try_release(struct ckpt_save *save, size_t block);
 /* Writes every staged block again, into a new file. */
 void ckpt_pipeline_rewrite(struct ckpt_save *save);
 /* The save has failed: GPUs are told to enqueue nothing more of it, and `halting` is true until they do not. */
@@ -224,5 +244,30 @@ void ckpt_pipeline_release_all(struct ckpt_save *save);
 bool ckpt_pipeline_finished(const struct ckpt_save *save);
 /* Nothing of the save is with a worker, the device or the disk. */
 bool ckpt_pipeline_quiet(const struct ckpt_save *save);
+
+/* save/encoding.c */
+/* Whether the shard is stored encoded. Does not change. */
+bool ckpt_save_encodes(const struct ckpt_save *save);
+/* Into save->path: the shard's file. */
+void ckpt_save_name_shard(struct ckpt_save *save);
+/* The most that the file of the shard may have, a multiple of what the store aligns to. */
+uint64_t ckpt_save_file_room(const struct ckpt_save *save);
+/* The size of the file, once all of it is written. */
+uint64_t ckpt_save_file_bytes(const struct ckpt_save *save);
+
+/* Before the first lane. -ENOMEM, worded. */
+int ckpt_encoding_start(struct ckpt_save *save);
+/* Nothing is under way. What was not started does not end. */
+void ckpt_encoding_end(struct ckpt_save *save);
+/* A block is staged: it, or the one behind it, may be ready. */
+void ckpt_encoding_note_staged(struct ckpt_save *save, size_t block);
+/* Body: waits until the block is encoded, and writes that. */
+int ckpt_encoding_lane_body(struct ckpt_task *task);
+/* The lane's task has ended. */
+void ckpt_encoding_lane_done(struct ckpt_lane *lane);
+/* All blocks are encoded anew, for another file. */
+void ckpt_encoding_restart(struct ckpt_save *save);
+/* Begins to write table and trailer with save->op. -ENOMEM, worded: it has not begun. */
+int ckpt_encoding_write_table(struct ckpt_save *save);
 
 #endif

@@ -14,6 +14,8 @@ int ckpt_saver_open(struct ckpt_core *core)
 		return -ENOMEM;
 	*saver = (struct ckpt_saver){.alike_proved = {.lock = PTHREAD_MUTEX_INITIALIZER},
 		.alike_owned = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+	ckpt_encoders_init(&saver->encoders, core->config.encoders, core->config.block_bytes,
+		core->config.chunk_bytes, core->store->align);
 	core->saver = saver;
 	return 0;
 }
@@ -25,6 +27,7 @@ void ckpt_saver_close(struct ckpt_core *core)
 	if (!saver)
 		return;
 	CKPT_ASSERT(!saver->skipper && !saver->early);
+	ckpt_encoders_fini(&saver->encoders);
 	ckpt_free(saver->agreed);
 	ckpt_free(saver->shared);
 	ckpt_replica_digest_unprove(&saver->alike_proved);

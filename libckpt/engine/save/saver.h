@@ -5,6 +5,7 @@
 
 #include "engine/core/core.h"
 #include "engine/ranks/replica_digest.h"
+#include "engine/save/encoders.h"
 
 struct ckpt_save_commit;
 struct ckpt_skipper;
@@ -41,6 +42,7 @@ struct ckpt_saver {
 	/* Of what several ranks hold alike: all bytes were compared, in a step that was committed. */
 	struct ckpt_replica_digest_proved alike_proved;
 	struct ckpt_replica_digest_owned alike_owned;
+	struct ckpt_encoders encoders; /* empty: shards are stored plain */
 	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
 	bool any_alike;
 };

@@ -74,6 +74,7 @@ static void start_fetch(struct ckpt_shard_load_way *w)
 	struct ckpt_shard_read_config config = {.core = g->core,
 		.layout = w->shard.index->layout,
 		.file = &w->shard.file,
+		.encoded = w->shard.encoded,
 		.cached = w->shard.cached.fd >= 0 ? &w->shard.cached : NULL,
 		.generation = g->pick->chosen.generation,
 		.step = g->pick->chosen.step,

@@ -208,7 +208,8 @@ static int make_ring(struct ckpt_shard_read *f)
 /* The header was seen to beforehand, if it was given or nothing is said of it. */
 static bool wants_header(const struct ckpt_shard_read_config *c)
 {
-	return c->bad || (c->dest && !c->header);
+	/* Of an encoded shard nobody has read it. */
+	return c->bad || c->encoded || (c->dest && !c->header);
 }
 
 static void want_all(struct ckpt_shard_read *f)
@@ -218,7 +219,8 @@ static void want_all(struct ckpt_shard_read *f)
 
 	for (size_t i = 0; i < c->layout->chunk_count; i++)
 		if (c->layout->chunks[i].offset >= from &&
-			!(c->bad && ckpt_chunkset_has(c->bad, i)))
+			!(c->bad && ckpt_chunkset_has(c->bad, i)) &&
+			!(c->gaps && ckpt_chunkset_has(c->gaps, i)))
 			f->wanted[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
@@ -258,6 +260,29 @@ static bool find_block(struct ckpt_shard_read *f, struct ckpt_shard_read_block *
 	return true;
 }
 
+/* The next block, found before. What it is decoded from is planned, as far as memory goes. */
+static bool find(struct ckpt_shard_read *f)
+{
+	struct ckpt_shard_read_block *b = block_at(f, f->count);
+
+	if (f->found)
+		return true;
+	if (!find_block(f, b))
+		return false;
+	if (ckpt_shard_read_block_plan(b) < 0)
+		ckpt_shard_read_fail(f, ckpt_fail(f->config.err, -ENOMEM, "out of memory"),
+			b->span.offset, CKPT_SHARD_READ_NO_CHUNK);
+	f->found = true;
+	return true;
+}
+
+/* Whether there may be memory for what the block is decoded from. If nothing is under way there is. */
+static bool fits(const struct ckpt_shard_read *f, const struct ckpt_shard_read_block *b)
+{
+	return f->stored_bytes == 0 || b->stored.bytes == 0 ||
+	       f->stored_bytes + b->stored.bytes <= CKPT_SHARD_READ_STORED;
+}
+
 static int cut_targets(struct ckpt_shard_read *f, struct ckpt_shard_read_block *b)
 {
 	const struct ckpt_layout *layout = f->config.layout;
@@ -290,7 +315,7 @@ static void begin(struct ckpt_shard_read *f, struct ckpt_slot *slot)
 	b->slot = slot;
 	f->found = false;
 	f->count++;
-	if (cut_targets(f, b) < 0) {
+	if (cut_targets(f, b) < 0 || ckpt_shard_read_block_begin(b) < 0) {
 		ckpt_shard_read_fail(f, ckpt_fail(f->config.err, -ENOMEM, "out of memory"),
 			b->span.offset, CKPT_SHARD_READ_NO_CHUNK);
 		b->state = BLOCK_DONE;
@@ -315,11 +340,14 @@ static bool begin_blocks(struct ckpt_shard_read *f)
 	bool any = false;
 
 	while (!ckpt_shard_read_stopping(f) && f->count < f->depth) {
-		if (!f->found && !find_block(f, block_at(f, f->count))) {
+		if (!find(f)) {
 			f->drained = true;
 			break;
 		}
-		f->found = true;
+		if (ckpt_shard_read_stopping(f))
+			break;
+		if (!fits(f, block_at(f, f->count)))
+			break;
 		if (!may_go(f))
 			break;
 		struct ckpt_slot *slot = get_slot(f);
@@ -351,6 +379,7 @@ static void release_blocks(struct ckpt_shard_read *f)
 			continue;
 		if (b->tail_wanted && (last ? !ckpt_shard_read_stopping(f) : !is_let_go(f, i)))
 			continue;
+		ckpt_shard_read_block_drop(b);
 		put_slot(f, b->slot);
 		b->slot = NULL;
 		if (!ckpt_shard_read_stopping(f)) {
@@ -364,6 +393,19 @@ static void release_blocks(struct ckpt_shard_read *f)
 		f->head = (f->head + 1) % f->depth;
 		f->count--;
 	}
+}
+
+/* One at least is there from the beginning: without memory for another one it goes on with that. */
+static int open_decoder(struct ckpt_shard_read *f)
+{
+	f->decoders.layout = f->config.layout;
+	if (!f->config.encoded)
+		return 0;
+	struct ckpt_chunk_decoder *decoder = ckpt_chunk_decoders_lend(&f->decoders);
+	if (!decoder)
+		return -ENOMEM;
+	ckpt_chunk_decoders_give_back(&f->decoders, decoder);
+	return 0;
 }
 
 static int prepare(struct ckpt_shard_read *f)
@@ -385,7 +427,7 @@ static int prepare(struct ckpt_shard_read *f)
 	f->wanted = c->targets
 			    ? c->targets->wanted
 			    : ckpt_alloc_array(c->layout->chunk_count / 64 + 1, sizeof(*f->wanted));
-	if (!f->wanted || make_ring(f) < 0)
+	if (!f->wanted || make_ring(f) < 0 || open_decoder(f) < 0)
 		return ckpt_fail(c->err, -ENOMEM, "out of memory");
 	if (!c->targets)
 		want_all(f);
@@ -462,10 +504,12 @@ void ckpt_shard_read_clear(struct ckpt_shard_read *fetch)
 {
 	CKPT_ASSERT(!ckpt_task_active(&fetch->task) && fetch->count == 0);
 	for (unsigned i = 0; fetch->ring && i < fetch->depth; i++) {
+		ckpt_stored_plan_clear(&fetch->ring[i].stored);
 		ckpt_copy_batch_clear(&fetch->ring[i].batch);
 		ckpt_free(fetch->ring[i].segments.items);
 	}
 	ckpt_free(fetch->ring);
+	ckpt_chunk_decoders_close(&fetch->decoders);
 	if (!fetch->config.targets)
 		ckpt_free(fetch->wanted);
 	ckpt_free(fetch->own);

@@ -16,16 +16,22 @@
 #include "engine/reshard/targets.h"
 #include "engine/shard/chunkset.h"
 #include "engine/shard/findings.h"
+#include "engine/shard/stored_plan.h"
 #include "staging/reader_quota.h"
 
 /* Blocks under way at most, however large the pool. */
 #define CKPT_SHARD_READ_DEPTH     64
 /* The same, of what does not go through the pool's slots: as many of the core's blocks in bytes, and two at least, three in a copy. */
 #define CKPT_SHARD_READ_OWN       4
+/*
+ * Stored bytes of an encoded shard that are read or decoded at once, at most, unless one block needs more: it needs
+ * those of the chunks that end in it, and of up to CKPT_ENCODED_REFS_MAX others for each of them.
+ */
+#define CKPT_SHARD_READ_STORED    (UINT64_C(256) << 20)
 /* The greatest chunk that can be read. */
 #define CKPT_SHARD_READ_CHUNK_MAX (UINT32_C(64) << 20)
 
-/* Another copy of the shard, and which chunks come from there. It is opened cached: only they are read of it. */
+/* Another plain copy of the shard, and which chunks come from there. It is opened cached: only they are read of it. */
 struct ckpt_shard_read_patch {
 	struct ckpt_store *store;
 	struct ckpt_object *file;
@@ -37,6 +43,7 @@ struct ckpt_shard_read_config {
 	const struct ckpt_layout *layout;
 	struct ckpt_store *store; /* of `file`; NULL: the core's own */
 	struct ckpt_object *file;
+	const struct ckpt_encoded *encoded; /* what `file` is; NULL: the plain shard */
 	struct ckpt_object
 		*cached; /* the same, for chunks that targets share; NULL: there is none */
 	uint64_t generation;
@@ -49,6 +56,8 @@ struct ckpt_shard_read_config {
 	struct ckpt_store *dest;
 	struct ckpt_object *dest_file;
 	const char *header; /* NULL: it is read like all the rest */
+	const struct ckpt_chunkset
+		*gaps; /* chunks that are not read, and are written as zeros; NULL: none */
 	uint64_t unit; /* what it is written in, as CREATE said; 0: blocks. Not less than a block */
 	const struct ckpt_shard_read_patch *patch; /* NULL: everything comes from `file` */
 	/* It goes on behind the training: takes no slot from it, and workers when they have nothing urgent. */
@@ -102,6 +111,9 @@ struct ckpt_shard_read {
 	unsigned count;
 	struct ckpt_slot *own; /* `depth`, instead of the pool's; NULL: these are used */
 	char *own_memory;
+	/* Of an encoded shard. */
+	uint64_t stored_bytes;               /* under way */
+	struct ckpt_chunk_decoders decoders; /* so many blocks are decoded at once */
 	/* The failure that comes first in the file, of those that were noticed. */
 	int code;
 	uint64_t code_at;

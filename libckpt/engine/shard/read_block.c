@@ -9,6 +9,22 @@
 
 /* Checking. */
 
+static void fill_gaps(const struct ckpt_shard_read_block *b)
+{
+	const struct ckpt_shard_read_config *c = &b->fetch->config;
+	uint64_t end = b->span.offset + b->span.length;
+
+	for (size_t i = ckpt_layout_chunk_at(c->layout, b->span.offset);
+		i < c->layout->chunk_count && c->layout->chunks[i].offset < end; i++) {
+		const struct ckpt_chunk *chunk = &c->layout->chunks[i];
+		uint64_t lo = ckpt_max_u64(chunk->offset, b->span.offset);
+		uint64_t hi = ckpt_min_u64(chunk->offset + chunk->length, end);
+
+		if (ckpt_chunkset_has(c->gaps, i))
+			memset(b->slot->data + (lo - b->span.offset), 0, hi - lo);
+	}
+}
+
 static void fill_header(const struct ckpt_shard_read_block *b)
 {
 	const struct ckpt_shard_read_config *c = &b->fetch->config;
@@ -20,6 +36,37 @@ static void fill_header(const struct ckpt_shard_read_block *b)
 	memset(b->slot->data + b->span.length, 0, padded - b->span.length);
 }
 
+/* Decodes a chunk to where it belongs. False: it is damaged. */
+static bool decode(
+	const struct ckpt_shard_read_block *b, size_t chunk, const struct ckpt_pieces *pieces)
+{
+	/* One that lies in two slots is decoded beside them. */
+	bool straddles = pieces->head_length > 0 && pieces->tail_length > 0;
+	char *out = pieces->head_length > 0 ? pieces->head : pieces->tail;
+	const char *bytes;
+
+	if (!ckpt_stored_plan_decode(&b->stored, b->decoder, chunk, straddles ? NULL : out, &bytes))
+		return false;
+	if (straddles) {
+		memcpy(pieces->head, bytes, pieces->head_length);
+		memcpy(pieces->tail, bytes + pieces->head_length, pieces->tail_length);
+	}
+	return true;
+}
+
+/* Whether the chunk is as it was written, after decoding if it was stored encoded. */
+static bool is_right(
+	const struct ckpt_shard_read_block *b, size_t chunk, const struct ckpt_pieces *p)
+{
+	const struct ckpt_shard_read_config *c = &b->fetch->config;
+
+	if (c->encoded && !ckpt_shard_read_patches(b->fetch, chunk))
+		return decode(b, chunk, p);
+	struct ckpt_digest digest =
+		ckpt_digest_of_two(p->head, p->head_length, p->tail, p->tail_length);
+	return ckpt_digest_equal(&digest, &c->layout->chunks[chunk].digest);
+}
+
 static void check_work(struct ckpt_job *job)
 {
 	struct ckpt_shard_read_block *b = CKPT_CONTAINER(job, struct ckpt_shard_read_block, check);
@@ -28,6 +75,8 @@ static void check_work(struct ckpt_job *job)
 
 	if (f->config.dest)
 		fill_header(b);
+	if (f->config.gaps)
+		fill_gaps(b);
 	b->bad = CKPT_SHARD_READ_NO_CHUNK;
 	for (; b->from < end; b->from++) {
 		const struct ckpt_chunk *c = &f->config.layout->chunks[b->from];
@@ -35,10 +84,8 @@ static void check_work(struct ckpt_job *job)
 			continue;
 		struct ckpt_pieces p = ckpt_blocks_pieces(
 			c->offset, c->length, b->span.offset, f->unit, b->before, b->slot->data);
-		struct ckpt_digest digest =
-			ckpt_digest_of_two(p.head, p.head_length, p.tail, p.tail_length);
 		b->verified += c->length;
-		if (!ckpt_digest_equal(&digest, &c->digest)) {
+		if (!is_right(b, b->from, &p)) {
 			b->bad = b->from++;
 			return;
 		}
@@ -51,11 +98,24 @@ static void check_back(struct ckpt_node *node)
 	struct ckpt_shard_read_block *b = CKPT_CONTAINER(job, struct ckpt_shard_read_block, check);
 
 	b->state = BLOCK_CHECKED;
+	if (b->decoder)
+		ckpt_chunk_decoders_give_back(&b->fetch->decoders, b->decoder);
+	b->decoder = NULL;
+	if (b->bad == CKPT_SHARD_READ_NO_CHUNK)
+		ckpt_shard_read_block_drop(b);
 	ckpt_task_wake(&b->fetch->task);
 }
 
 static void start_check(struct ckpt_shard_read_block *b)
 {
+	if (b->fetch->config.encoded) {
+		b->decoder = ckpt_chunk_decoders_lend(&b->fetch->decoders);
+		/* A block that has been checked gives one back. */
+		if (!b->decoder) {
+			b->state = BLOCK_READ;
+			return;
+		}
+	}
 	b->state = BLOCK_CHECKING;
 	b->check = (struct ckpt_job){.work = check_work, .urgent = !b->fetch->config.behind};
 	b->check.node.run = check_back;
@@ -265,9 +325,84 @@ static bool start_lift(struct ckpt_shard_read_block *b)
 	return true;
 }
 
+/* Of an encoded shard. */
+
+int ckpt_shard_read_block_plan(struct ckpt_shard_read_block *block)
+{
+	const struct ckpt_shard_read *f = block->fetch;
+	size_t end = block->span.first_chunk + block->span.chunk_count;
+	int r = 0;
+
+	if (!f->config.encoded)
+		return 0;
+	block->stored = (struct ckpt_stored_plan){.layout = f->config.layout,
+		.encoded = f->config.encoded,
+		.align = f->config.store->align};
+	for (size_t i = block->span.first_chunk; i < end && r == 0; i++)
+		if (reads(block, i))
+			r = ckpt_stored_plan_add(&block->stored, i);
+	return r < 0 ? r : ckpt_stored_plan_finish(&block->stored);
+}
+
+int ckpt_shard_read_block_begin(struct ckpt_shard_read_block *block)
+{
+	if (!block->fetch->config.encoded)
+		return 0;
+	int r = ckpt_stored_plan_begin(&block->stored);
+	if (r == 0)
+		block->fetch->stored_bytes += block->stored.bytes;
+	return r;
+}
+
+void ckpt_shard_read_block_drop(struct ckpt_shard_read_block *block)
+{
+	CKPT_ASSERT(!block->decoder);
+	if (block->stored.allocated)
+		block->fetch->stored_bytes -= block->stored.bytes;
+	ckpt_stored_plan_clear(&block->stored);
+}
+
+/* Whether the request is for a chunk that other ranks read, too: then it is read as they read it. */
+static bool is_shared(const struct ckpt_shard_read_block *b)
+{
+	const struct ckpt_stored_plan *plan = &b->stored;
+
+	for (size_t i = 0; b->fetch->config.cached && i < plan->end - plan->first; i++)
+		if (ckpt_shard_read_shares(b->fetch, ckpt_stored_plan_chunk(plan, i)))
+			return true;
+	return false;
+}
+
+/* As read_on(). What comes from the other copy, which is plain, follows. */
+static bool read_stored_on(struct ckpt_shard_read_block *b)
+{
+	const struct ckpt_shard_read_config *c = &b->fetch->config;
+	struct ckpt_stored_request request;
+
+	if (!b->patching && ckpt_stored_plan_next(&b->stored, &request)) {
+		b->read = request.end;
+		ckpt_store_op_init(&b->op, &b->fetch->task, &b->fetch->said);
+		b->op.stop = c->stop;
+		ckpt_store_read(c->store, &b->op, is_shared(b) ? c->cached : c->file, request.data,
+			request.length, request.offset, -1);
+		return true;
+	}
+	if (!c->patch)
+		return false;
+	if (!b->patching) {
+		b->patching = true;
+		b->read = b->lo;
+	}
+	return read_on(b);
+}
+
 void ckpt_shard_read_block_start(struct ckpt_shard_read_block *block)
 {
 	block->read = block->lo;
+	if (block->fetch->config.encoded) {
+		block->state = read_stored_on(block) ? BLOCK_READING : BLOCK_READ;
+		return;
+	}
 	if (start_lift(block))
 		return;
 	block->state = read_on(block) ? BLOCK_READING : BLOCK_READ;
@@ -298,11 +433,41 @@ static void look_at_length(struct ckpt_shard_read_block *b)
 		b->op.result = CKPT_EINCOMPLETE;
 }
 
+/* The same of stored bytes. False: it failed, and the block ends. */
+static bool take_stored(struct ckpt_shard_read_block *b)
+{
+	struct ckpt_shard_read *f = b->fetch;
+	size_t chunk = ckpt_stored_plan_chunk(&b->stored, 0);
+	int r;
+
+	look_at_length(b);
+	r = b->op.result;
+	if (r >= 0) {
+		ckpt_stored_plan_take(&b->stored);
+		return true;
+	}
+	/* Bytes that cannot be had are bad ones, and so is what is decoded with them. */
+	if (f->config.bad && (r == CKPT_EINCOMPLETE || ckpt_store_is_unreadable(r))) {
+		if (!ckpt_stored_plan_narrow(&b->stored))
+			f->unread += r != CKPT_EINCOMPLETE;
+		return true;
+	}
+	ckpt_shard_read_take_failure(
+		f, r, f->config.layout->chunks[chunk].offset, CKPT_SHARD_READ_NO_CHUNK);
+	return false;
+}
+
 /* A request has come back. */
 static void take_read(struct ckpt_shard_read_block *b)
 {
 	struct ckpt_shard_read *f = b->fetch;
 
+	if (f->config.encoded && !b->patching) {
+		bool goes_on = take_stored(b) && !ckpt_shard_read_stopping(f);
+
+		b->state = goes_on && read_stored_on(b) ? BLOCK_READING : BLOCK_READ;
+		return;
+	}
 	look_at_length(b);
 	bool failed = b->op.result < 0 && !note_unread(b);
 

@@ -3,13 +3,18 @@
 #include "engine/shard/shard.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "config.h"
 #include "engine/shard/read.h"
 
 #define HEADER_ALIGN 4096
+/* The end of an encoded shard that is read first: most tables are in it. */
+#define TAIL_BYTES   (UINT64_C(64) << 10)
+#define TAIL_REQUEST (UINT64_C(64) << 20)
 
 static struct ckpt_shard *shard_of(struct ckpt_task *task)
 {
@@ -63,6 +68,10 @@ bool ckpt_shard_is_bad_copy(int code)
 static void begin_search(struct ckpt_shard *s)
 {
 	memcpy(s->attempt, s->rank->attempt, sizeof(s->attempt));
+	/* A run stores its shards in one form, mostly. */
+	s->form = s->core->encoded_seen ? CKPT_RANK_ENCODED : CKPT_RANK_SHARD;
+	s->either = true;
+	s->turned = false;
 	s->listed[0] = 0;
 	s->listed_in = 0;
 	s->tried_count = 0;
@@ -91,6 +100,26 @@ static bool is_better(const struct ckpt_shard *s)
 	       (code != CKPT_EINCOMPLETE || (!s->first_open && s->file.fd >= 0));
 }
 
+static void turn_form(struct ckpt_shard *s)
+{
+	s->form = s->form == CKPT_RANK_SHARD ? CKPT_RANK_ENCODED : CKPT_RANK_SHARD;
+	s->turned = !s->turned;
+}
+
+/* The shard of this attempt is not there in one form: goes to the other one. False: that was tried, too. */
+static bool try_other_form(struct ckpt_shard *s)
+{
+	if (s->op.result != -ENOENT || !s->either)
+		return false;
+	turn_form(s);
+	return s->turned;
+}
+
+static void name_shard(const struct ckpt_shard *s, char *path)
+{
+	ckpt_name_rank_file(path, s->generation, s->step, s->rank->rank, s->form, s->attempt);
+}
+
 static void note_missing(struct ckpt_shard *s)
 {
 	s->missing = true;
@@ -106,6 +135,7 @@ static void keep_first(struct ckpt_shard *s)
 	s->first = *s->err;
 	s->first_open = s->file.fd >= 0;
 	memcpy(s->first_attempt, s->attempt, sizeof(s->first_attempt));
+	s->first_form = s->form;
 }
 
 static void want_list(struct ckpt_shard *s)
@@ -161,8 +191,12 @@ static int next_attempt(struct ckpt_shard *s, enum ckpt_rank_file kind)
 	} while (was_tried(s, s->listed));
 	memcpy(s->attempt, s->listed, sizeof(s->attempt));
 	note_tried(s);
-	(kind == CKPT_RANK_INDEX ? ckpt_name_index : ckpt_name_shard)(
-		path, s->generation, s->step, s->rank->rank, s->attempt);
+	enum ckpt_rank_file file = ckpt_rank_files_form(&l->files, s->rank->rank, kind, s->attempt);
+	ckpt_name_rank_file(path, s->generation, s->step, s->rank->rank, file, s->attempt);
+	if (kind == CKPT_RANK_SHARD) {
+		s->form = file;
+		s->either = false;
+	}
 	/* That it is missing is as it should be, of a rank that was repaired. */
 	if (s->err->code != 0 && s->op.result != -ENOENT)
 		ckpt_log(s->core->parts.log, CKPT_LOG_WARN, "%.800s (now %s is tried)",
@@ -205,10 +239,12 @@ static int claim_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	begin_search(s);
 	for (;;) {
-		ckpt_name_shard(path, s->generation, s->step, s->rank->rank, s->attempt);
+		name_shard(s, path);
 		/* Copies to other places do not meet. */
 		ckpt_store_lock_byte(s->store, &s->op, path, s->into->number, &s->sole);
 		CKPT_AWAIT(task, s->op.done);
+		if (try_other_form(s))
+			continue;
 		/* It was replaced between the open and the lock, or it is not there: the second time tells. */
 		if (s->op.result == -ENOENT && s->claims++ == 0)
 			continue;
@@ -336,13 +372,106 @@ static int index_body(struct ckpt_task *task)
 
 /* The shard. */
 
+/* What an encoded one is, when its table is there. */
+
+static void drop_tail(struct ckpt_shard *s)
+{
+	ckpt_free(s->tail_memory);
+	s->tail_memory = NULL;
+	s->tail = NULL;
+}
+
+static void drop_table(struct ckpt_shard *s)
+{
+	ckpt_stored_view_clear(&s->view);
+	ckpt_encoded_free(s->encoded);
+	s->encoded = NULL;
+}
+
+/* Makes room for the file's end, from `from` on. */
+static int make_tail(struct ckpt_shard *s, uint64_t from)
+{
+	drop_tail(s);
+	s->tail_from = from & ~(uint64_t)(HEADER_ALIGN - 1);
+	s->tail_read = s->tail_from;
+	s->tail_memory = ckpt_alloc(s->file_bytes - s->tail_from + UINT64_C(2) * HEADER_ALIGN);
+	if (!s->tail_memory)
+		return ckpt_fail(s->err, -ENOMEM, "out of memory for the table of %s", s->path);
+	s->tail = s->tail_memory + (0 - (uintptr_t)s->tail_memory) % HEADER_ALIGN;
+	return 0;
+}
+
+static int begin_tail(struct ckpt_shard *s)
+{
+	const struct ckpt_where where = {.tier = ckpt_store_tier(s->store), .file = s->path};
+
+	if (!CKPT_HAVE_CODEC)
+		return ckpt_fail_at(s->err, CKPT_EUNSUPPORTED, &where,
+			"%s is stored encoded, and this libckpt was built without zstd: use one "
+			"that was built with it",
+			s->path);
+	s->file_bytes = s->op.size;
+	if (s->file_bytes < CKPT_ENCODED_TRAILER)
+		return ckpt_fail_at(s->err, CKPT_EINCOMPLETE, &where,
+			"%s in %s has only %llu bytes: it was cut; put the file back from a copy, "
+			"or use another step",
+			s->path, s->store->label, (unsigned long long)s->file_bytes);
+	return make_tail(s, s->file_bytes - ckpt_min_u64(s->file_bytes, TAIL_BYTES));
+}
+
+/* False: all of it is there. */
+static bool read_tail(struct ckpt_shard *s)
+{
+	uint64_t at = s->tail_read;
+
+	if (at >= s->file_bytes)
+		return false;
+	s->tail_read +=
+		ckpt_min_u64(TAIL_REQUEST, ckpt_align_up(s->file_bytes - at, s->store->align));
+	ckpt_store_read(s->store, &s->op, &s->file, s->tail + (at - s->tail_from),
+		s->tail_read - at, at, -1);
+	return true;
+}
+
+static int take_tail(struct ckpt_shard *s)
+{
+	if (s->op.result < 0)
+		return fail_read(s, s->op.result);
+	if (s->op.offset + s->op.size < ckpt_min_u64(s->tail_read, s->file_bytes))
+		return fail_read(s, CKPT_EINCOMPLETE);
+	return *s->stop;
+}
+
+static int take_trailer(struct ckpt_shard *s)
+{
+	return ckpt_encoded_read_trailer(
+		s->tail + (s->file_bytes - CKPT_ENCODED_TRAILER - s->tail_from), s->file_bytes,
+		s->index->layout, s->path, s->err, &s->trailer);
+}
+
+/* Of many chunks it takes its time. */
+static void table_work(struct ckpt_job *job)
+{
+	struct ckpt_shard *s = CKPT_CONTAINER(job, struct ckpt_shard, job.job);
+
+	const char *table = s->tail + (s->trailer.table_offset - s->tail_from);
+
+	s->job.result = ckpt_encoded_decode(
+		table, &s->trailer, s->index->layout, s->path, &s->job.error, &s->encoded);
+	if (s->job.result == 0 && s->keep_bytes)
+		s->job.result = ckpt_stored_view_build(&s->view, s->encoded, s->index->layout,
+			table, s->file_bytes, s->path, &s->job.error);
+}
+
 static int take_open(struct ckpt_shard *s)
 {
 	if (s->op.result == -ENOENT || ckpt_store_is_no_file(s->op.result))
 		return fail_missing(s, "shard");
 	if (s->op.result < 0)
 		return fail_read(s, s->op.result);
-	if (s->op.size != s->rank->shard_bytes)
+	s->core->encoded_seen = s->form == CKPT_RANK_ENCODED;
+	s->holds = s->core->encoded_seen ? s->rank->shard_bytes : s->op.size;
+	if (s->holds != s->rank->shard_bytes)
 		return fail_size(s, s->op.size, s->rank->shard_bytes);
 	return 0;
 }
@@ -353,6 +482,60 @@ static int none_code(const struct ckpt_shard *s)
 }
 
 static ckpt_task_fn other_body;
+static ckpt_task_fn table_body;
+
+static int end_table(struct ckpt_shard *s, int code)
+{
+	drop_tail(s);
+	if (s->exhausted)
+		return none_code(s);
+	return may_search(s, code) ? ckpt_task_continue(&s->task, other_body) : code;
+}
+
+/* Without its table nothing can be had of an encoded shard. */
+static int no_table_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_shut(s->store, &s->op, &s->file);
+	CKPT_AWAIT(task, s->op.done);
+	s->op.result = 0;
+	drop_table(s);
+	return end_table(s, s->table_code);
+	CKPT_TASK_END(task);
+}
+
+/* The table of the encoded shard that is open. */
+static int table_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = take_open(s);
+	r = r < 0 ? r : begin_tail(s);
+	while (r == 0 && read_tail(s)) {
+		CKPT_AWAIT(task, s->op.done);
+		r = take_tail(s);
+	}
+	r = r < 0 ? r : take_trailer(s);
+	if (r == 0 && s->trailer.table_offset < s->tail_from) {
+		r = make_tail(s, s->trailer.table_offset);
+		while (r == 0 && read_tail(s)) {
+			CKPT_AWAIT(task, s->op.done);
+			r = take_tail(s);
+		}
+	}
+	if (r == 0) {
+		ckpt_task_job_start(&s->job, s->core->parts.env, task, table_work);
+		CKPT_AWAIT(task, s->job.done);
+		r = ckpt_task_job_take(&s->job, s->err);
+	}
+	s->table_code = r;
+	return r == 0 ? end_table(s, 0) : ckpt_task_continue(task, no_table_body);
+	CKPT_TASK_END(task);
+}
 
 /* The file of s->attempt. */
 static int attempt_body(struct ckpt_task *task)
@@ -361,9 +544,16 @@ static int attempt_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_name_shard(s->path, s->generation, s->step, s->rank->rank, s->attempt);
-	ckpt_store_open(s->store, &s->op, s->path, &s->file);
-	CKPT_AWAIT(task, s->op.done);
+	do {
+		name_shard(s, s->path);
+		ckpt_error_clear(&s->said);
+		ckpt_store_open(s->store, &s->op, s->path, &s->file);
+		CKPT_AWAIT(task, s->op.done);
+	} while (try_other_form(s));
+	/* Of what is there in no form the first one is told. */
+	name_shard(s, s->path);
+	if (s->form == CKPT_RANK_ENCODED && s->file.fd >= 0)
+		return ckpt_task_continue(task, table_body);
 	if (s->exhausted)
 		return none_code(s);
 	r = take_open(s);
@@ -384,6 +574,7 @@ static int exhaust(struct ckpt_shard *s)
 	if (!s->first_open)
 		return none_code(s);
 	memcpy(s->attempt, s->first_attempt, sizeof(s->attempt));
+	s->form = s->first_form;
 	return ckpt_task_continue(&s->task, attempt_body);
 }
 
@@ -413,8 +604,23 @@ static int other_body(struct ckpt_task *task)
 	s->header_memory = NULL;
 	s->header = NULL;
 	s->header_read = 0;
+	drop_table(s);
 	if (s->err->code != 0)
 		return exhaust(s);
+	return ckpt_task_continue(task, attempt_body);
+	CKPT_TASK_END(task);
+}
+
+static int again_body(struct ckpt_task *task)
+{
+	struct ckpt_shard *s = shard_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (s->file.fd >= 0) {
+		ckpt_store_shut(s->store, &s->op, &s->file);
+		CKPT_AWAIT(task, s->op.done);
+	}
+	drop_table(s);
 	return ckpt_task_continue(task, attempt_body);
 	CKPT_TASK_END(task);
 }
@@ -473,6 +679,8 @@ static int header_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	if (s->encoded)
+		return 0;
 	r = make_header(s);
 	if (r < 0)
 		return r;
@@ -552,6 +760,18 @@ void ckpt_shard_start_open(struct ckpt_shard *shard)
 	start(shard, open_body);
 }
 
+void ckpt_shard_start_again(struct ckpt_shard *shard, const char *attempt, enum ckpt_rank_file form)
+{
+	CKPT_ASSERT(shard->index && shard->cached.fd < 0);
+	(void)snprintf(shard->attempt, sizeof(shard->attempt), "%s", attempt);
+	shard->form = form;
+	shard->either = false;
+	shard->turned = false;
+	shard->exhausted = false;
+	shard->lister = NULL;
+	start(shard, again_body);
+}
+
 static int none_body(struct ckpt_task *task)
 {
 	(void)task;
@@ -595,6 +815,8 @@ void ckpt_shard_clear(struct ckpt_shard *shard)
 	ckpt_index_free(shard->index);
 	ckpt_free(shard->index_bytes);
 	ckpt_free(shard->header_memory);
+	drop_table(shard);
+	drop_tail(shard);
 	*shard = (struct ckpt_shard){0};
 	ckpt_shard_init(shard);
 }

@@ -3,6 +3,9 @@
  * One rank's files of a step that was picked: its index, compared with the manifest; its shard, opened;
  * the shard's header, compared with both. What remains is for shard/read.h.
  *
+ * A shard is stored plain or encoded (FORMAT.md, section 23), and whichever file is there is opened. Of an encoded one
+ * the table is read and checked then. Its header is not read by itself: the index has all of it.
+ *
  * A file is looked for by the attempt that the manifest names first. Where that one is missing or bad, the step's
  * directory is listed, and the rank's other files of that kind are tried: a repaired rank has files of another attempt.
  */
@@ -12,6 +15,7 @@
 #include "base/task_job.h"
 #include "engine/core/core.h"
 #include "engine/lineage/rank_files.h"
+#include "engine/shard/stored_view.h"
 #include "format/index.h"
 
 /* Files of one rank that are remembered. If it has more bad ones these may be read again. */
@@ -26,7 +30,7 @@ struct ckpt_shard {
 	const struct ckpt_manifest_rank *rank;
 	struct ckpt_rank_lister
 		*lister; /* of the step in that store; NULL: no other attempt is tried */
-	bool keep_bytes; /* of the index, as they are in the store */
+	bool keep_bytes; /* of the index, as they are in the store; and the view: for a copy */
 	const struct ckpt_core_place
 		*into;   /* where it is sent, if that is a bucket: for the claim */
 	const int *stop; /* not 0: give up, with this code */
@@ -36,12 +40,18 @@ struct ckpt_shard {
 	char *index_bytes;
 	uint64_t index_length;
 	struct ckpt_index *index;
-	struct ckpt_object file;   /* fd -1: not open */
-	struct ckpt_object cached; /* the same, through the page cache; fd -1: not open */
-	struct ckpt_object sole;   /* a lock: nobody else sends it there; fd -1: none */
-	char *header;              /* index->layout->header_bytes of it */
+	struct ckpt_object file;      /* fd -1: not open */
+	struct ckpt_object cached;    /* the same, through the page cache; fd -1: not open */
+	struct ckpt_object sole;      /* a lock: nobody else sends it there; fd -1: none */
+	struct ckpt_encoded *encoded; /* what `file` is; NULL: the plain shard */
+	struct ckpt_stored_view view; /* of an encoded one, with `keep_bytes` */
+	uint64_t
+		holds; /* bytes of the shard that `file` can have: its size, or of an encoded one all */
+	char *header; /* index->layout->header_bytes of it; NULL: not read, or the shard is encoded */
 	char attempt
 		[CKPT_ATTEMPT_CHARS]; /* of the file that was tried last: of the index, then of the shard */
+
+	enum ckpt_rank_file form; /* of that shard: plain or encoded */
 
 	/* Its own. */
 	struct ckpt_store_op op;
@@ -49,6 +59,15 @@ struct ckpt_shard {
 	struct ckpt_task_job job;
 	char *header_memory;
 	uint64_t header_read;
+	bool either;         /* the file of this attempt may have the other form ... */
+	bool turned;         /* ... which is tried now */
+	uint64_t file_bytes; /* of an encoded one */
+	char *tail_memory;   /* its end, with the table */
+	char *tail;          /* aligned */
+	uint64_t tail_from;  /* where it begins in the file */
+	uint64_t tail_read;  /* up to here it is there, or asked for */
+	struct ckpt_encoded_trailer trailer;
+	int table_code; /* why the table is no good */
 	struct ckpt_rank_lister_wait wait;
 	char listed[CKPT_ATTEMPT_CHARS]; /* the last one that the list has given ... */
 	unsigned listed_in;              /* ... which was list number so much */
@@ -57,6 +76,7 @@ struct ckpt_shard {
 	unsigned tried_count;
 	struct ckpt_error first; /* why the first file that was there is no good */
 	char first_attempt[CKPT_ATTEMPT_CHARS];
+	enum ckpt_rank_file first_form;
 	bool first_open;          /* it could be opened */
 	bool missing;             /* a file that was tried is not there ... */
 	unsigned missing_after;   /* ... since so many lists were begun */
@@ -78,7 +98,8 @@ void ckpt_shard_init(struct ckpt_shard *shard);
  *
  * CKPT_EINCOMPLETE: missing or short. CKPT_EINTEGRITY: longer, or it
  * differs from its digest. CKPT_EFORMAT, CKPT_EVERSION, system errors. Of several files of which none is good the first
- * one that is there is told. A shard that has another size is open all the same.
+ * one that is there is told. A plain shard that has another size is open all the same; an encoded one without a good
+ * table is not.
  */
 void ckpt_shard_start_claim(struct ckpt_shard *shard);
 void ckpt_shard_start_index(struct ckpt_shard *shard);
@@ -89,6 +110,12 @@ void ckpt_shard_start_open(struct ckpt_shard *shard);
  * less than 0: whether there is one is not known. After open: `cached` is shut, too.
  */
 void ckpt_shard_start_other(struct ckpt_shard *shard);
+/*
+ * Opens a shard that was tried before, in the place of the one that is open, and no other. After open, and not after
+ * share. A plain one of another size is open, and the code says so.
+ */
+void ckpt_shard_start_again(
+	struct ckpt_shard *shard, const char *attempt, enum ckpt_rank_file form);
 /* What another copy of the same bytes may help against. */
 bool ckpt_shard_is_bad_copy(int code);
 /* Opens it a second time, for what other ranks on this node read. If that fails there is the first one. */

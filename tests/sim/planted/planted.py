@@ -160,8 +160,8 @@ PLANTED = [
         "a process that was succeeded is not told that its step is durable"),
     Planted(
         "digest-not-compared", "libckpt/engine/shard/read_block.c",
-        "\t\tif (!ckpt_digest_equal(&digest, &c->digest)) {\n",
-        "\t\tif (!ckpt_digest_equal(&digest, &c->digest) && f->config.findings) {\n",
+        "\treturn ckpt_digest_equal(&digest, &c->layout->chunks[chunk].digest);\n",
+        "\treturn !c->findings || ckpt_digest_equal(&digest, &c->layout->chunks[chunk].digest);\n",
         "damaged bytes are given to the user"),
     Planted(
         "gate-ignored", "libckpt/engine/save/save.c",
@@ -853,7 +853,8 @@ PLANTED = [
         "an upload takes no room from the next save", REMOTE),
     Planted(
         "repaired-from-there-alone", "libckpt/engine/copy/repair.c",
-        "\treturn m->shard.file.fd < 0 || m->bad.count == m->bad.room;\n",
+        "\treturn m->shard.file.fd < 0 || m->bad.count == m->bad.room ||\n"
+        "\t       (m->bad.count > 0 && m->there.encoded);\n",
         "\treturn m->bad.count > 0;\n",
         "of a damaged shard only the chunks that are bad come from the remote store", MENDING),
     Planted(

@@ -44,8 +44,8 @@ static int tear_down(void **state)
 }
 
 /* What is beside the elements is as it was. */
-static void check_decode(struct ckpt_codec *codec, const struct ckpt_chunk *chunk, const void *data,
-	const uint8_t *encoded, size_t size)
+static void check_decode(struct ckpt_codec *codec, const struct ckpt_codec_chunk *chunk,
+	const void *data, const uint8_t *encoded, size_t size)
 {
 	size_t bytes = chunk->count * chunk->width;
 	uint8_t *room = malloc(bytes + 3), *exact = malloc(size);
@@ -64,11 +64,11 @@ static void check_decode(struct ckpt_codec *codec, const struct ckpt_chunk *chun
 }
 
 /* Returns the encoded chunk, of `*ret_size` bytes. */
-static uint8_t *check(const struct ckpt_chunk *chunk, const void *data, size_t *ret_size)
+static uint8_t *check(const struct ckpt_codec_chunk *chunk, const void *data, size_t *ret_size)
 {
 	size_t bytes = chunk->count * chunk->width, size = 0;
 	uint8_t *first = malloc(ckpt_encode_room(bytes)), *other = malloc(ckpt_encode_room(bytes));
-	struct ckpt_chunk refs = *chunk;
+	struct ckpt_codec_chunk refs = *chunk;
 
 	assert_true(first && other);
 	refs.adam = NULL; /* a decoder does not know it */
@@ -96,7 +96,7 @@ static uint8_t *check(const struct ckpt_chunk *chunk, const void *data, size_t *
 	return first;
 }
 
-static void check_only(const struct ckpt_chunk *chunk, const void *data)
+static void check_only(const struct ckpt_codec_chunk *chunk, const void *data)
 {
 	size_t size;
 
@@ -197,7 +197,7 @@ static void test_chunks_come_back(void **state)
 		for (size_t i = 0; i < COUNT(sizes) * PATTERNS; i++) {
 			unsigned shift = (unsigned)prng_below(&prng, 8), which = i % BASES;
 			enum pattern pattern = (enum pattern)(i / COUNT(sizes));
-			struct ckpt_chunk chunk = {.count = sizes[i % COUNT(sizes)],
+			struct ckpt_codec_chunk chunk = {.count = sizes[i % COUNT(sizes)],
 				.width = types[t].width,
 				.kind = types[t].kind};
 
@@ -214,26 +214,26 @@ static void test_chunks_come_back(void **state)
 /* The largest chunk of an element width, with all that is sampled and cut into blocks. */
 static void check_largest(unsigned width)
 {
-	size_t count = CKPT_CHUNK_BYTES / width, size;
-	uint8_t *data = malloc(CKPT_CHUNK_BYTES), *base = malloc(CKPT_CHUNK_BYTES);
-	struct ckpt_chunk chunk = {
+	size_t count = CKPT_CODEC_CHUNK_BYTES / width, size;
+	uint8_t *data = malloc(CKPT_CODEC_CHUNK_BYTES), *base = malloc(CKPT_CODEC_CHUNK_BYTES);
+	struct ckpt_codec_chunk chunk = {
 		.count = count, .width = width, .kind = CKPT_KIND_FLOAT, .base = base};
 	struct prng prng = {4};
 
 	assert_true(data && base);
 	draw(&prng, BELL, width, count, data);
-	memcpy(base, data, CKPT_CHUNK_BYTES);
+	memcpy(base, data, CKPT_CODEC_CHUNK_BYTES);
 	/* A row of an embedding in a hundred was touched. */
 	for (size_t i = 0; i < 40; i++)
 		draw(&prng, BELL, width, 64, base + prng_below(&prng, count / 64) * 64 * width);
 	free(check(&chunk, data, &size));
-	assert_true(size < CKPT_CHUNK_BYTES / 50);
+	assert_true(size < CKPT_CODEC_CHUNK_BYTES / 50);
 	chunk.base = NULL;
 	check_only(&chunk, data);
 	/* Noise is as large as it is, and a byte. */
 	draw(&prng, RANDOM, width, count, data);
 	free(check(&chunk, data, &size));
-	assert_int_equal(size, CKPT_CHUNK_BYTES + 1);
+	assert_int_equal(size, CKPT_CODEC_CHUNK_BYTES + 1);
 	free(data);
 	free(base);
 }
@@ -259,7 +259,7 @@ static void test_rounding_to_half(void **state)
 	enum { HALVES = 0x7bff };
 	float *values = calloc((size_t)HALVES * 4, sizeof(float));
 	uint16_t *halves = calloc((size_t)HALVES * 4, sizeof(uint16_t));
-	struct ckpt_chunk chunk = {.width = 2, .kind = CKPT_KIND_F16};
+	struct ckpt_codec_chunk chunk = {.width = 2, .kind = CKPT_KIND_F16};
 	size_t n = 0;
 
 	(void)state;
@@ -294,7 +294,7 @@ static void test_weights_that_are_rounded(void **state)
 {
 	static uint32_t master[5000];
 	static uint16_t weights[5000];
-	struct ckpt_chunk chunk = {
+	struct ckpt_codec_chunk chunk = {
 		.count = COUNT(weights), .width = 2, .kind = CKPT_KIND_BF16, .master = master};
 	struct prng prng = {5};
 	size_t size;
@@ -324,14 +324,14 @@ static void test_weights_that_are_rounded(void **state)
 /* The smaller weights have changed more often: they are coded by exponents. */
 static void test_fine_tuned_weights(void **state)
 {
-	enum { MOST = CKPT_CHUNK_BYTES / 2 };
+	enum { MOST = CKPT_CODEC_CHUNK_BYTES / 2 };
 	static const size_t sizes[] = {1, 63, 500, 4097, 60001, MOST};
 	static uint16_t base[MOST + 1], now[MOST + 1];
 
 	(void)state;
 	for (size_t i = 0; i < 2 * COUNT(sizes); i++) {
 		bool half = i % 2;
-		struct ckpt_chunk chunk = {.count = sizes[i / 2],
+		struct ckpt_codec_chunk chunk = {.count = sizes[i / 2],
 			.width = 2,
 			.kind = half ? CKPT_KIND_F16 : CKPT_KIND_BF16,
 			.base = (uint8_t *)base + 1};
@@ -357,14 +357,14 @@ static void test_fine_tuned_weights(void **state)
 static void check_adam(
 	const struct states *now, const struct states *base, const struct ckpt_adam_step *hyper)
 {
-	struct ckpt_chunk m = {.count = now->count,
+	struct ckpt_codec_chunk m = {.count = now->count,
 		.width = 4,
 		.kind = CKPT_KIND_FLOAT,
 		.base = base->m,
 		.role = CKPT_ADAM_M,
 		.adam = hyper,
 		.v_base = base->v};
-	struct ckpt_chunk v = m, w = m;
+	struct ckpt_codec_chunk v = m, w = m;
 	uint8_t *encoded, *scratch = malloc(4 * now->count);
 	size_t size;
 
@@ -436,7 +436,7 @@ static void test_hints(void **state)
 	struct ckpt_kernels counting = ckpt_kernels_plain;
 	struct ckpt_adam_hint found = {0};
 	struct states s, base;
-	struct ckpt_chunk v;
+	struct ckpt_codec_chunk v;
 	uint8_t *first, *other;
 	size_t size;
 
@@ -449,7 +449,7 @@ static void test_hints(void **state)
 	states_step(&s);
 	assert_int_equal(states_copy(&s, &base), 0);
 	states_step(&s);
-	v = (struct ckpt_chunk){.count = s.count,
+	v = (struct ckpt_codec_chunk){.count = s.count,
 		.width = 4,
 		.kind = CKPT_KIND_FLOAT,
 		.base = base.v,
@@ -532,7 +532,7 @@ static void flush_subnormals(bool on)
 static void test_modes_of_the_caller(void **state)
 {
 	struct states s, base;
-	struct ckpt_chunk v;
+	struct ckpt_codec_chunk v;
 	uint8_t *out[2];
 	size_t size[2];
 
@@ -543,7 +543,7 @@ static void test_modes_of_the_caller(void **state)
 		s.v[i] *= 1e-36f; /* so that its square root is small, and it is subnormal itself */
 	assert_int_equal(states_copy(&s, &base), 0);
 	states_step(&s);
-	v = (struct ckpt_chunk){.count = s.count,
+	v = (struct ckpt_codec_chunk){.count = s.count,
 		.width = 4,
 		.kind = CKPT_KIND_FLOAT,
 		.base = base.v,
@@ -571,7 +571,7 @@ static void test_modes_of_the_caller(void **state)
 }
 
 /* Bytes changed, cut off, put in, exchanged: an answer, and nothing read or written that is not there. */
-static void mutate(struct prng *prng, const struct ckpt_chunk *chunk, const uint8_t *encoded,
+static void mutate(struct prng *prng, const struct ckpt_codec_chunk *chunk, const uint8_t *encoded,
 	size_t size, uint8_t *room)
 {
 	size_t length = prng_below(prng, 4) ? size : prng_below(prng, size + 1);
@@ -603,7 +603,7 @@ static void test_hostile_chunks(void **state)
 	(void)state;
 	assert_true(data && base && room);
 	for (unsigned i = 0; i < 60; i++) {
-		struct ckpt_chunk chunk = {.count = COUNT_OF,
+		struct ckpt_codec_chunk chunk = {.count = COUNT_OF,
 			.width = 1u << i % 4,
 			.kind = i % 3 ? CKPT_KIND_FLOAT : CKPT_KIND_INT};
 		uint8_t *encoded;

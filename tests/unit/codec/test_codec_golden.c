@@ -37,12 +37,12 @@ static unsigned index_of(const char *const *names, unsigned count, const char *n
 
 enum { CHUNK, RAW, BASE, MASTER, M, M_BASE, V, V_BASE, ARRAYS };
 
-static struct ckpt_chunk read_chunk(const char *name, struct array arrays[ARRAYS])
+static struct ckpt_codec_chunk read_chunk(const char *name, struct array arrays[ARRAYS])
 {
 	static const char *const names[] = {
 		"chunk", "raw", "base", "master", "m", "m_base", "v", "v_base"};
 	static const char *const roles[] = {"none", "m", "v", "w"};
-	struct ckpt_chunk chunk = {0};
+	struct ckpt_codec_chunk chunk = {0};
 	char path[4096], kind[16], role[16], word[16];
 	char line[64];
 	FILE *f;
@@ -80,7 +80,7 @@ static struct ckpt_chunk read_chunk(const char *name, struct array arrays[ARRAYS
 static void check_chunk(const char *name)
 {
 	struct array arrays[ARRAYS] = {{0}};
-	struct ckpt_chunk chunk = read_chunk(name, arrays);
+	struct ckpt_codec_chunk chunk = read_chunk(name, arrays);
 	const struct array *in = &arrays[CHUNK], *raw = &arrays[RAW];
 	uint8_t *out = malloc(raw->size);
 
@@ -127,7 +127,7 @@ static void test_golden_chunks(void **state)
 
 /* Whatever the role of the elements is, and with all that a chunk may be predicted from. */
 static void check_refused(
-	const char *line, const struct ckpt_chunk *chunk, const uint8_t *in, size_t length)
+	const char *line, const struct ckpt_codec_chunk *chunk, const uint8_t *in, size_t length)
 {
 	static uint8_t out[1024];
 	uint8_t *exact = malloc(length); /* a sanitizer sees what is read behind it */
@@ -136,7 +136,7 @@ static void check_refused(
 	assert_true(chunk->count * chunk->width <= sizeof(out));
 	memcpy(exact, in, length);
 	for (size_t i = 0; i < COUNT(codecs) * 4; i++) {
-		struct ckpt_chunk with_role = *chunk;
+		struct ckpt_codec_chunk with_role = *chunk;
 
 		with_role.role = (enum ckpt_adam_role)(i % 4);
 		if (codecs[i / 4] && ckpt_decode(codecs[i / 4], &with_role, exact, length, out) !=
@@ -157,7 +157,7 @@ static void test_refused_chunks(void **state)
 	(void)state;
 	assert_non_null(f);
 	while (fgets(line, sizeof(line), f)) {
-		struct ckpt_chunk chunk = {.base = zeros,
+		struct ckpt_codec_chunk chunk = {.base = zeros,
 			.master = zeros,
 			.m = zeros,
 			.m_base = zeros,

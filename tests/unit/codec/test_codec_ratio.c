@@ -48,11 +48,11 @@ static int tear_down(void **state)
 	return 0;
 }
 
-static size_t encoded(const struct ckpt_chunk *chunk, const void *data)
+static size_t encoded(const struct ckpt_codec_chunk *chunk, const void *data)
 {
 	size_t bytes = chunk->count * chunk->width, size;
 	uint8_t *out = malloc(ckpt_encode_room(bytes)), *back = malloc(bytes);
-	struct ckpt_chunk refs = *chunk;
+	struct ckpt_codec_chunk refs = *chunk;
 
 	assert_true(out && back);
 	size = ckpt_encode(codec, chunk, data, out);
@@ -69,8 +69,9 @@ static double ratio(
 	const struct states *s, const struct states *base, const struct ckpt_adam_step *hyper)
 {
 	size_t size = 0, n = s->count;
-	struct ckpt_chunk m = {.count = n, .width = 4, .kind = CKPT_KIND_FLOAT}, v = m, master = m;
-	struct ckpt_chunk w = {.count = n, .width = 2, .kind = CKPT_KIND_BF16};
+	struct ckpt_codec_chunk m = {.count = n, .width = 4, .kind = CKPT_KIND_FLOAT}, v = m,
+				master = m;
+	struct ckpt_codec_chunk w = {.count = n, .width = 2, .kind = CKPT_KIND_BF16};
 
 	if (base) {
 		m.base = base->m;
@@ -142,7 +143,7 @@ static void test_ratio_of_fine_tuned_weights(void **state)
 {
 	enum { COUNT_OF = 300000 };
 	uint16_t *base = malloc(2 * COUNT_OF), *now_w = malloc(2 * COUNT_OF);
-	struct ckpt_chunk chunk = {
+	struct ckpt_codec_chunk chunk = {
 		.count = COUNT_OF, .width = 2, .kind = CKPT_KIND_BF16, .base = base};
 
 	(void)state;

@@ -32,7 +32,7 @@ static void write_array(FILE *f, const char *name, const void *data, size_t leng
 
 /* The elements, and all that they are predicted from, are `copies` copies of what stands in the file. */
 static void write_copies(
-	const char *name, const struct ckpt_chunk *chunk, const void *data, size_t copies)
+	const char *name, const struct ckpt_codec_chunk *chunk, const void *data, size_t copies)
 {
 	static const char *const kinds[] = {"int", "float", "bf16", "f16"};
 	static const char *const roles[] = {"none", "m", "v", "w"};
@@ -64,7 +64,7 @@ static void write_copies(
 	free(out);
 }
 
-static void write_chunk(const char *name, const struct ckpt_chunk *chunk, const void *data)
+static void write_chunk(const char *name, const struct ckpt_codec_chunk *chunk, const void *data)
 {
 	write_copies(name, chunk, data, 1);
 }
@@ -141,7 +141,8 @@ static void take_steps(const struct way *way, struct states *s, struct states *r
 static void write_adam(const struct way *way)
 {
 	struct states s, base;
-	struct ckpt_chunk m = {.width = 4, .kind = CKPT_KIND_FLOAT, .role = CKPT_ADAM_M}, v, w;
+	struct ckpt_codec_chunk m = {.width = 4, .kind = CKPT_KIND_FLOAT, .role = CKPT_ADAM_M}, v,
+				w;
 
 	take_steps(way, &s, &base);
 	m.count = s.count;
@@ -157,7 +158,7 @@ static void write_adam(const struct way *way)
 	w.v = s.v;
 	v.m = w.m = s.m;
 	for (size_t i = 0; i < 3; i++) {
-		const struct ckpt_chunk *chunk = i == 0 ? &m : i == 1 ? &v : &w;
+		const struct ckpt_codec_chunk *chunk = i == 0 ? &m : i == 1 ? &v : &w;
 		const void *data = i == 0 ? s.m : i == 1 ? s.v : s.master;
 		char name[100];
 
@@ -176,7 +177,7 @@ static void name_of(char name[100], const char *what, unsigned width, enum ckpt_
 }
 
 /* Mostly the base. A chunk that is masked has at least 64 lines. */
-static void write_mask(struct ckpt_chunk *chunk, struct prng *prng, uint8_t *data)
+static void write_mask(struct ckpt_codec_chunk *chunk, struct prng *prng, uint8_t *data)
 {
 	unsigned width = chunk->width;
 	char name[100];
@@ -196,7 +197,7 @@ static void write_width(unsigned width, enum ckpt_chunk_kind kind, struct prng *
 {
 	static uint8_t data[MOST * 8], base[MOST * 8];
 	size_t count = small ? 400 : MOST;
-	struct ckpt_chunk chunk = {.count = count, .width = width, .kind = kind};
+	struct ckpt_codec_chunk chunk = {.count = count, .width = width, .kind = kind};
 	char name[100];
 
 	for (size_t i = 0; i < (size_t)MOST * width; i++) {
@@ -225,7 +226,7 @@ static void write_cast(struct prng *prng)
 {
 	static uint32_t master[2000];
 	static uint16_t weights[2000];
-	struct ckpt_chunk chunk = {
+	struct ckpt_codec_chunk chunk = {
 		.count = small ? 300 : 2000, .width = 2, .kind = CKPT_KIND_BF16, .master = master};
 
 	for (size_t i = 0; i < chunk.count; i++) {
@@ -248,7 +249,7 @@ static void write_tuned(void)
 	static uint16_t base[20000], now[20000];
 
 	for (unsigned half = 0; half < (small ? 1 : 2); half++) {
-		struct ckpt_chunk chunk = {.count = half ? 20000 : 9000,
+		struct ckpt_codec_chunk chunk = {.count = half ? 20000 : 9000,
 			.width = 2,
 			.kind = half ? CKPT_KIND_F16 : CKPT_KIND_BF16,
 			.base = base};
@@ -267,7 +268,7 @@ static void write_gap(
 {
 	static uint16_t base[4500], now[4500];
 	unsigned shift = kind == CKPT_KIND_F16 ? 10 : 7, large = kind == CKPT_KIND_F16 ? 13 : 121;
-	struct ckpt_chunk chunk = {.count = count, .width = 2, .kind = kind, .base = base};
+	struct ckpt_codec_chunk chunk = {.count = count, .width = 2, .kind = kind, .base = base};
 
 	for (size_t i = 0; i < count; i++) {
 		bool is_large = prng_below(prng, 2);
@@ -289,7 +290,8 @@ static void write_bytes(const char *name, size_t count, size_t copies, unsigned 
 	unsigned percent, struct prng *prng)
 {
 	static uint8_t data[140000];
-	struct ckpt_chunk chunk = {.count = count * copies, .width = 1, .kind = CKPT_KIND_INT};
+	struct ckpt_codec_chunk chunk = {
+		.count = count * copies, .width = 1, .kind = CKPT_KIND_INT};
 
 	for (size_t i = 0; i < count; i++)
 		data[i] = (uint8_t)(prng_below(prng, 100) < percent ? usual
@@ -303,7 +305,7 @@ static void write_bytes(const char *name, size_t count, size_t copies, unsigned 
 static void write_planes(struct prng *prng)
 {
 	static uint8_t signs[1003];
-	struct ckpt_chunk chunk = {.count = sizeof(signs), .width = 1, .kind = CKPT_KIND_INT};
+	struct ckpt_codec_chunk chunk = {.count = sizeof(signs), .width = 1, .kind = CKPT_KIND_INT};
 
 	for (size_t i = 0; i < sizeof(signs); i++)
 		signs[i] = prng_below(prng, 2) ? 0x81 : 3;

@@ -15,7 +15,9 @@
 
 #include "engine/copy/upload_queue.h"
 #include "format/layout.h"
+#include "config.h"
 #include "lib/core_rig.h"
+#include "lib/encode_fixture.h"
 #include "lib/prng.h"
 #include "lib/sanitized.h"
 #include "lib/scratch.h"
@@ -36,8 +38,10 @@ struct scene {
 	struct fixture_step here;
 	struct fixture_step there;
 	struct ckpt_layout *layout;
-	char *good;  /* the shard */
-	char *index; /* its index */
+	char *good;    /* the shard */
+	char *index;   /* its index */
+	char *encoded; /* another form of the shard that is as good; NULL: none */
+	size_t encoded_bytes;
 	size_t index_bytes;
 	size_t names; /* files and directories here */
 	struct core_rig rig;
@@ -228,7 +232,8 @@ static bool is_good(struct scene *s)
 
 		if (e->d_name[0] == '.')
 			continue;
-		shard = shard || holds(path, s->good, s->layout->bytes);
+		shard = shard || holds(path, s->good, s->layout->bytes) ||
+			(s->encoded && holds(path, s->encoded, s->encoded_bytes));
 		index = index || holds(path, s->index, s->index_bytes);
 	}
 	(void)closedir(names);
@@ -243,6 +248,8 @@ static void restore_files(struct scene *s)
 		;
 	while (unlink(fixture_index(&s->here, 0)) == 0)
 		;
+	for (const char *path; (path = scratch_find(s->local, ".encoded"));)
+		assert_int_equal(unlink(path), 0);
 	store(fixture_shard(&s->here, 0), s->good, s->layout->bytes);
 	store(fixture_index(&s->here, 0), s->index, s->index_bytes);
 }
@@ -453,6 +460,29 @@ static void test_not_there(void **state)
 	assert_fails(s);
 }
 
+#if CKPT_HAVE_CODEC
+/* Encoded shards: one here, with a plain one there; one there, which comes as it is; and one here that is cut. */
+static void test_encoded(void **state)
+{
+	struct scene *s = *state;
+	struct prng prng = {29};
+	struct encode_fixture made;
+
+	encode_fixture_rank(&s->here, 0, &prng, &made);
+	scratch_flip(encode_fixture_path(&s->here, 0), made.middle);
+	assert_mends(s);
+	assert_true(s->far_read > 0 && s->far_read < s->layout->bytes / 4);
+	encode_fixture_rank(&s->there, 0, &prng, &made);
+	s->encoded = load(encode_fixture_path(&s->there, 0), &s->encoded_bytes);
+	damage(s, &s->here, 4, &prng);
+	assert_mends(s);
+	restore_files(s);
+	encode_fixture_rank(&s->here, 0, &prng, &made);
+	assert_int_equal(truncate(encode_fixture_path(&s->here, 0), (off_t)made.bytes / 2), 0);
+	assert_mends(s);
+	free(s->encoded);
+}
+#endif
 /* What disks and file systems say of bytes that they cannot give. */
 static const int dead_codes[] = {-EIO, -ENODATA, -EILSEQ, -EBADMSG, -EUCLEAN};
 
@@ -882,6 +912,9 @@ int main(void)
 		SCENE(test_cut_there),
 		SCENE(test_index),
 		SCENE(test_not_there),
+#if CKPT_HAVE_CODEC
+		SCENE(test_encoded),
+#endif
 		SCENE(test_unreadable),
 		SCENE(test_unreadable_alone),
 		SCENE(test_order),

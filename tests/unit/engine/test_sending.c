@@ -17,7 +17,9 @@
 #include "engine/copy/upload_queue.h"
 #include "engine/lineage/lineage.h"
 #include "engine/shard/shard.h"
+#include "config.h"
 #include "lib/core_rig.h"
+#include "lib/encode_fixture.h"
 #include "lib/scratch.h"
 #include "lib/store_fixture.h"
 
@@ -494,6 +496,56 @@ static void test_cut_short_in_a_directory(void **state)
 	end_whole(s);
 }
 
+#if CKPT_HAVE_CODEC
+
+static bool same_file(const char *a, const char *b)
+{
+	FILE *files[2] = {fopen(a, "rb"), fopen(b, "rb")};
+	int bytes[2] = {0, 0};
+
+	assert_non_null(files[0]);
+	assert_non_null(files[1]);
+	while (bytes[0] == bytes[1] && bytes[0] != EOF)
+		for (size_t i = 0; i < 2; i++)
+			bytes[i] = fgetc(files[i]);
+	(void)fclose(files[0]);
+	(void)fclose(files[1]);
+	return bytes[0] == bytes[1];
+}
+
+/* Encoded shards are sent as they are; who sends them has the lock on them; a try that fails leaves nothing. */
+static void test_encoded(void **state)
+{
+	struct scene *s = *state;
+	struct fixture_step far = s->step;
+	struct prng prng = {5};
+
+	far.dir = s->there;
+	for (uint32_t i = 0; i < WORLD; i++)
+		encode_fixture_rank(&s->step, i, &prng, NULL);
+	open_upload(s);
+	assert_int_equal(claim(s, 0, 0), 0);
+	assert_true(s->shards[0].sole.fd >= 0);
+	assert_int_equal(claim(s, 1, 0), CKPT_EINUSE);
+	shut(s, 1);
+	shut(s, 0);
+	s->rig.core.parts.remote.bucket = NULL;
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = ".encoded", .error = -EIO});
+	assert_int_equal(upload_to_directory(s), -EIO);
+	assert_null(scratch_find(s->there, ".encoded"));
+	io_fault_clear(&s->rig.fault);
+	assert_int_equal(upload_to_directory(s), 0);
+	for (uint32_t i = 0; i < WORLD; i++)
+		assert_true(
+			same_file(encode_fixture_path(&s->step, i), encode_fixture_path(&far, i)));
+	assert_null(scratch_find(s->there, SHARDS));
+	assert_int_equal(s->bytes, 2 * (4096 + WIDE * sizeof(float)));
+	end_whole(s);
+}
+
+#endif
+
 /* The files of a rank that the manifest names are bad here, and it has others, which are good. */
 static void test_bad_beside_good(void **state)
 {
@@ -651,6 +703,9 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_index_alone, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_repaired, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_cut_short_in_a_directory, setup, teardown),
+#if CKPT_HAVE_CODEC
+		cmocka_unit_test_setup_teardown(test_encoded, setup, teardown),
+#endif
 		cmocka_unit_test_setup_teardown(test_bad_beside_good, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_given_up_at_the_list, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_ends_before_it_lets_go, setup, teardown),

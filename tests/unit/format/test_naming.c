@@ -32,6 +32,8 @@ static void test_names(void **state)
 	assert_string_equal(out, "g000001/step-0000000002.tombstone");
 	ckpt_name_shard(out, 1, 2, 3, ATTEMPT);
 	assert_string_equal(out, "g000001/step-0000000002/rank-00003." ATTEMPT ".safetensors");
+	ckpt_name_encoded(out, 1, 2, 3, ATTEMPT);
+	assert_string_equal(out, "g000001/step-0000000002/rank-00003." ATTEMPT ".encoded");
 	ckpt_name_index(out, 1, 2, 999999, ATTEMPT);
 	assert_string_equal(out, "g000001/step-0000000002/rank-999999." ATTEMPT ".index");
 	ckpt_name_remote(out, 7);
@@ -145,6 +147,8 @@ static void test_catalogs(void **state)
 static void test_rank_files(void **state)
 {
 	static const uint32_t ranks[] = {0, 9, 12345, 99999, 100000, 999999};
+	static const enum ckpt_rank_file files[] = {
+		CKPT_RANK_SHARD, CKPT_RANK_INDEX, CKPT_RANK_ENCODED};
 	static const char *const bad[] = {"", "rank-", "rank-00001", "rank-00001.index",
 		"rank-0001." ATTEMPT ".index", "rank-000001." ATTEMPT ".index",
 		"rank-1000000." ATTEMPT ".index", "rank-00001." ATTEMPT, "rank-00001." ATTEMPT ".",
@@ -159,23 +163,22 @@ static void test_rank_files(void **state)
 	uint32_t rank;
 
 	(void)state;
-	for (size_t i = 0; i < COUNT(ranks); i++) {
-		ckpt_name_shard(out, 1, 2, ranks[i], ATTEMPT);
+	for (size_t i = 0; i < COUNT(ranks) * COUNT(files); i++) {
+		const char *drawn = i % 2 ? ATTEMPT : "fedcba9876543210";
+
+		ckpt_name_rank_file(
+			out, 1, 2, ranks[i / COUNT(files)], files[i % COUNT(files)], drawn);
 		assert_true(ckpt_parse_rank_file(strrchr(out, '/') + 1, &rank, &file, attempt));
-		assert_int_equal(rank, ranks[i]);
-		assert_int_equal(file, CKPT_RANK_SHARD);
-		assert_string_equal(attempt, ATTEMPT);
-		ckpt_name_index(out, 1, 2, ranks[i], "fedcba9876543210");
-		assert_true(ckpt_parse_rank_file(strrchr(out, '/') + 1, &rank, &file, attempt));
-		assert_int_equal(rank, ranks[i]);
-		assert_int_equal(file, CKPT_RANK_INDEX);
-		assert_string_equal(attempt, "fedcba9876543210");
+		assert_int_equal(rank, ranks[i / COUNT(files)]);
+		assert_int_equal(file, files[i % COUNT(files)]);
+		assert_string_equal(attempt, drawn);
 	}
+	memcpy(attempt, ATTEMPT, sizeof(attempt));
 	rank = 77;
 	for (size_t i = 0; i < COUNT(bad); i++)
 		if (ckpt_parse_rank_file(bad[i], &rank, &file, attempt) || rank != 77)
 			fail_msg("'%s' is read as %u", bad[i], rank);
-	assert_string_equal(attempt, "fedcba9876543210");
+	assert_string_equal(attempt, ATTEMPT);
 }
 
 static void test_attempts(void **state)

@@ -46,7 +46,7 @@ class StorageWriter(Base):
     step: number of the step, if dcp.save() gets no checkpoint_id.
     keep_last, keep_every: keep the newest k steps, and every step that is a multiple of n. None:
         keep all steps.
-    pool_bytes, io, save_timeout: as for libckpt.Checkpointer.
+    pool_bytes, io, save_timeout, encoding: as for libckpt.Checkpointer.
     new_start: ignore the steps in the store and start a new lineage.
     allow_pickle: pickle values that cannot be stored otherwise. They are marked, and can only be
         loaded with StorageReader(..., allow_pickle=True).
@@ -69,6 +69,7 @@ class StorageWriter(Base):
         pool_bytes: int = 0,
         io: Literal["auto", "uring", "threads"] = "auto",
         save_timeout: float = 600.0,
+        encoding: Literal["plain", "compact"] = "plain",
         new_start: bool = False,
         allow_pickle: bool = False,
         distributed: bool | None = None,
@@ -80,6 +81,7 @@ class StorageWriter(Base):
             pool_bytes=count("pool_bytes", pool_bytes, 0) or 0,
             io=one_of("io", io, ("auto", "uring", "threads")),
             save_timeout=seconds("save_timeout", save_timeout),
+            encoding=one_of("encoding", encoding, ("plain", "compact")),
             keep_last=count("keep_last", keep_last, 1) or 0,
             keep_every=count("keep_every", keep_every, 1) or 0,
             new_start=flag("new_start", new_start),

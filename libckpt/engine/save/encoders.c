@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/save/encoders.h"
+
+#include "base/alloc.h"
+
+void ckpt_encoders_init(struct ckpt_encoders *encoders, size_t limit, uint32_t block_bytes,
+	uint64_t chunk_bytes, uint32_t align)
+{
+	/* The first chunk that ends in a block may begin in the block before. */
+	*encoders = (struct ckpt_encoders){.limit = limit,
+		.align = align,
+		.bytes = ckpt_align_up(
+			block_bytes + chunk_bytes + ckpt_chunk_encode_room(0), align)};
+}
+
+static void free_encoder(struct ckpt_encoder *encoder)
+{
+	ckpt_chunk_scratch_close(&encoder->scratch);
+	ckpt_free(encoder->memory);
+	ckpt_free(encoder);
+}
+
+void ckpt_encoders_fini(struct ckpt_encoders *encoders)
+{
+	struct ckpt_encoder *next;
+
+	for (struct ckpt_encoder *e = encoders->idle; e; e = next) {
+		next = e->next;
+		free_encoder(e);
+		encoders->made--;
+	}
+	CKPT_ASSERT(encoders->made == 0);
+	encoders->idle = NULL;
+}
+
+static struct ckpt_encoder *make_encoder(const struct ckpt_encoders *encoders)
+{
+	struct ckpt_encoder *encoder = ckpt_alloc(sizeof(*encoder));
+
+	if (!encoder)
+		return NULL;
+	encoder->memory = ckpt_alloc(encoders->bytes + encoders->align);
+	if (!encoder->memory || ckpt_chunk_scratch_open(&encoder->scratch) < 0) {
+		free_encoder(encoder);
+		return NULL;
+	}
+	uintptr_t at = (uintptr_t)encoder->memory;
+	encoder->out = (uint8_t *)encoder->memory + (ckpt_align_up(at, encoders->align) - at);
+	return encoder;
+}
+
+struct ckpt_encoder *ckpt_encoders_take(struct ckpt_encoders *encoders)
+{
+	struct ckpt_encoder *encoder = encoders->idle;
+
+	if (encoder) {
+		encoders->idle = encoder->next;
+		return encoder;
+	}
+	if (encoders->made == encoders->limit)
+		return NULL;
+	encoder = make_encoder(encoders);
+	encoders->made += encoder != NULL;
+	return encoder;
+}
+
+void ckpt_encoders_give(struct ckpt_encoders *encoders, struct ckpt_encoder *encoder)
+{
+	encoder->next = encoders->idle;
+	encoders->idle = encoder;
+}
+
+bool ckpt_encoders_any(const struct ckpt_encoders *encoders)
+{
+	return encoders->made > 0;
+}

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The encoding of a shard that is stored compact. A block is encoded by a worker once its bytes are staged,
+ * into an encoder, from which it is written. Encoders are few: blocks wait for one, in the order in which they are ready.
+ * Table and trailer follow when all blocks are written.
+ *
+ * Blocks with 16-bit weights, which may be the rounding of fp32 tensors, wait until the whole shard is staged, if it is kept
+ * there. Otherwise these weights are encoded by themselves.
+ */
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/error.h"
+#include "engine/lineage/lineage.h"
+#include "engine/save/masters.h"
+#include "engine/save/save_state.h"
+#include "engine/save/saver.h"
+
+struct ckpt_save_encoding {
+	struct ckpt_save *save;
+	struct ckpt_encoded table;
+	size_t ref_room;
+	uint64_t end;                 /* of what is in the file, or on its way there */
+	struct ckpt_masters *masters; /* NULL: no tensor has one */
+	struct ckpt_job find;         /* masters */
+	bool finding;
+	bool found;
+	struct ckpt_lane *first; /* that wait for an encoder */
+	struct ckpt_lane *last;
+	void *tail; /* table and trailer that are being written */
+};
+
+bool ckpt_save_encodes(const struct ckpt_save *save)
+{
+	return save->core->config.encoders > 0;
+}
+
+void ckpt_save_name_shard(struct ckpt_save *save)
+{
+	(ckpt_save_encodes(save) ? ckpt_name_encoded : ckpt_name_shard)(save->path,
+		save->core->lineage->generation, save->step, save->core->config.rank,
+		save->shard_attempt);
+}
+
+uint64_t ckpt_save_file_room(const struct ckpt_save *save)
+{
+	const struct ckpt_layout *layout = save->plan->layout;
+	uint64_t align = save->core->store->align;
+	uint64_t room = layout->bytes;
+
+	if (ckpt_save_encodes(save)) {
+		/* The blocks are padded. References of a usual number: more of them make the file longer. */
+		room += save->plan->block_count * align;
+		room += layout->chunk_count * (CKPT_ENCODED_RECORD + 4 * sizeof(uint32_t));
+		room += CKPT_ENCODED_TRAILER;
+	}
+	return ckpt_align_up(room, align);
+}
+
+uint64_t ckpt_save_file_bytes(const struct ckpt_save *save)
+{
+	return atomic_load(&save->bytes_stored);
+}
+
+static struct ckpt_encoders *encoders_of(const struct ckpt_save *save)
+{
+	return &save->core->saver->encoders;
+}
+
+int ckpt_encoding_start(struct ckpt_save *save)
+{
+	const struct ckpt_layout *layout = save->plan->layout;
+
+	if (!ckpt_save_encodes(save))
+		return 0;
+	struct ckpt_save_encoding *e = ckpt_alloc(sizeof(*e));
+	save->encoding = e;
+	if (!e)
+		goto no_memory;
+	e->save = save;
+	e->table.bytes = layout->bytes;
+	e->table.chunk_count = layout->chunk_count;
+	e->table.chunks = ckpt_alloc_array(layout->chunk_count, sizeof(*e->table.chunks));
+	if (!e->table.chunks)
+		goto no_memory;
+	if (save->hold && ckpt_masters_new(layout, save->plan->block_bytes, &e->masters) < 0)
+		goto no_memory;
+	return 0;
+no_memory:
+	return ckpt_fail(&save->work, -ENOMEM, "out of memory");
+}
+
+void ckpt_encoding_end(struct ckpt_save *save)
+{
+	struct ckpt_save_encoding *e = save->encoding;
+
+	if (!e)
+		return;
+	CKPT_ASSERT(!e->finding || e->found);
+	ckpt_masters_free(e->masters);
+	ckpt_free(e->table.chunks);
+	ckpt_free(e->table.refs);
+	ckpt_free(e->tail);
+	ckpt_free(e);
+	save->encoding = NULL;
+}
+
+/* The bytes of the shard in staging. Whoever asks has seen to it that they are there. */
+static const void *staged_bytes(void *user, uint64_t offset, size_t length, void *room)
+{
+	const struct ckpt_save *save = user;
+	uint32_t block_bytes = save->plan->block_bytes;
+	size_t block = (size_t)(offset / block_bytes);
+	uint32_t at = (uint32_t)(offset % block_bytes);
+	char *to = room;
+
+	if (length <= block_bytes - at)
+		return (const char *)save->lanes[block]->slot->data + at;
+	for (; length > 0; block++, at = 0) {
+		size_t size = ckpt_min_u64(length, block_bytes - at);
+
+		memcpy(to, (const char *)save->lanes[block]->slot->data + at, size);
+		to += size;
+		length -= size;
+	}
+	return room;
+}
+
+static struct ckpt_chunk_source source_of(struct ckpt_save *save)
+{
+	return (struct ckpt_chunk_source){
+		.layout = save->plan->layout, .bytes = staged_bytes, .user = save};
+}
+
+static void encode_work(struct ckpt_job *job)
+{
+	struct ckpt_lane *lane = CKPT_CONTAINER(job, struct ckpt_lane, encode);
+	struct ckpt_save *save = lane->save;
+	const struct ckpt_span *span = &save->plan->blocks[lane->block].span;
+	struct ckpt_chunk_source source = source_of(save);
+	struct ckpt_encoder *encoder = lane->encoder;
+	uint64_t length = 0;
+
+	/* They have been found: the others may be encoded meanwhile. */
+	if (lane->refs)
+		source.masters = save->encoding->masters->of;
+	for (size_t i = 0; i < span->chunk_count && !atomic_load(&save->stopped); i++) {
+		size_t number = span->first_chunk + i;
+		struct ckpt_encoded_chunk *stored = &save->encoding->table.chunks[number];
+		uint32_t *refs = lane->refs ? lane->refs + i * CKPT_ENCODED_REFS_MAX : NULL;
+
+		ckpt_chunk_encode(
+			&encoder->scratch, &source, number, encoder->out + length, refs, stored);
+		stored->offset = length;
+		length += stored->length;
+	}
+	lane->stored = ckpt_align_up(length, save->core->store->align);
+	memset(encoder->out + length, 0, lane->stored - length);
+}
+
+/* Takes the references of a lane's chunks over. */
+static int take_refs(struct ckpt_save_encoding *e, const struct ckpt_lane *lane)
+{
+	const struct ckpt_span *span = &e->save->plan->blocks[lane->block].span;
+	size_t room = e->table.ref_count + span->chunk_count * CKPT_ENCODED_REFS_MAX;
+
+	if (room > e->ref_room) {
+		uint32_t *refs = ckpt_realloc_array(e->table.refs, 2 * room, sizeof(*refs));
+		if (!refs)
+			return -ENOMEM;
+		e->table.refs = refs;
+		e->ref_room = 2 * room;
+	}
+	for (size_t i = 0; i < span->chunk_count; i++) {
+		struct ckpt_encoded_chunk *stored = &e->table.chunks[span->first_chunk + i];
+
+		stored->first_ref = (uint32_t)e->table.ref_count;
+		memcpy(e->table.refs + e->table.ref_count, lane->refs + i * CKPT_ENCODED_REFS_MAX,
+			stored->ref_count * sizeof(*lane->refs));
+		e->table.ref_count += stored->ref_count;
+	}
+	return 0;
+}
+
+/* The place of a lane's chunks in the file. */
+static void place_chunks(struct ckpt_save_encoding *e, struct ckpt_lane *lane)
+{
+	const struct ckpt_span *span = &e->save->plan->blocks[lane->block].span;
+
+	for (size_t i = 0; i < span->chunk_count; i++)
+		e->table.chunks[span->first_chunk + i].offset += e->end;
+	lane->stored_at = e->end;
+	e->end += lane->stored;
+}
+
+static void pump(struct ckpt_save *save);
+
+static void drop_encoder(struct ckpt_lane *lane)
+{
+	if (!lane->encoder || lane->encoding)
+		return;
+	ckpt_encoders_give(encoders_of(lane->save), lane->encoder);
+	lane->encoder = NULL;
+	pump(lane->save);
+}
+
+static void encode_done(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_lane *lane = CKPT_CONTAINER(job, struct ckpt_lane, encode);
+	struct ckpt_save *save = lane->save;
+	size_t block = lane->block;
+
+	lane->encoding = false;
+	save->working--;
+	if (!save->code && lane->refs && take_refs(save->encoding, lane) < 0)
+		ckpt_save_stop(save, ckpt_fail(&save->work, -ENOMEM, "out of memory"));
+	ckpt_free(lane->refs);
+	lane->refs = NULL;
+	if (!save->code) {
+		place_chunks(save->encoding, lane);
+		lane->encoded = true;
+	}
+	if (!ckpt_task_active(&lane->task))
+		drop_encoder(lane);
+	ckpt_task_wake(&lane->task);
+	if (block > 0)
+		ckpt_pipeline_try_release(save, block - 1);
+	ckpt_task_wake(&save->task);
+}
+
+static void start(struct ckpt_lane *lane, struct ckpt_encoder *encoder)
+{
+	struct ckpt_save *save = lane->save;
+
+	lane->encoder = encoder;
+	lane->encoding = true;
+	lane->encode.work = encode_work;
+	lane->encode.node.run = encode_done;
+	save->working++;
+	ckpt_env_run(save->core->parts.env, &lane->encode);
+}
+
+/* Starts what is ready, as far as there are encoders. */
+static void pump(struct ckpt_save *save)
+{
+	struct ckpt_save_encoding *e = save->encoding;
+
+	while (e->first && !save->code) {
+		struct ckpt_lane *lane = e->first;
+		struct ckpt_encoder *encoder = ckpt_encoders_take(encoders_of(save));
+
+		if (!encoder && ckpt_encoders_any(encoders_of(save)))
+			return;
+		if (!encoder) {
+			ckpt_save_stop(
+				save, ckpt_fail(&save->work, -ENOMEM,
+					      "out of memory: the encoding needs about %zu MiB",
+					      (encoders_of(save)->bytes >> 20) + 10));
+			return;
+		}
+		e->first = lane->next_ready;
+		start(lane, encoder);
+	}
+}
+
+static void try_encode(struct ckpt_save *save, size_t block)
+{
+	struct ckpt_save_encoding *e = save->encoding;
+	struct ckpt_lane *lane = block < save->plan->block_count ? save->lanes[block] : NULL;
+	const struct ckpt_span *span = &save->plan->blocks[block].span;
+	bool related = e->masters && e->masters->waiting[block];
+
+	if (!lane || !lane->staged || lane->ready || (related && !e->found))
+		return;
+	/* Its end is encoded here. It is kept as long as that is not done. */
+	if (span->straddled && (!save->lanes[block - 1] || !save->lanes[block - 1]->staged))
+		return;
+	lane->refs = NULL;
+	if (related) {
+		lane->refs = ckpt_alloc_array(
+			span->chunk_count, CKPT_ENCODED_REFS_MAX * sizeof(*lane->refs));
+		if (!lane->refs) {
+			ckpt_save_stop(save, ckpt_fail(&save->work, -ENOMEM, "out of memory"));
+			return;
+		}
+	}
+	lane->ready = true;
+	lane->next_ready = NULL;
+	if (e->first)
+		e->last->next_ready = lane;
+	else
+		e->first = lane;
+	e->last = lane;
+	pump(save);
+}
+
+static void try_all(struct ckpt_save *save)
+{
+	for (size_t i = 0; i < save->plan->block_count && !save->code; i++)
+		try_encode(save, i);
+}
+
+static void find_work(struct ckpt_job *job)
+{
+	struct ckpt_save_encoding *e = CKPT_CONTAINER(job, struct ckpt_save_encoding, find);
+	struct ckpt_chunk_source source = source_of(e->save);
+
+	ckpt_masters_find(e->masters, &source);
+}
+
+static void find_done(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_save_encoding *e = CKPT_CONTAINER(job, struct ckpt_save_encoding, find);
+	struct ckpt_save *save = e->save;
+
+	e->found = true;
+	save->working--;
+	try_all(save);
+	ckpt_task_wake(&save->task);
+}
+
+void ckpt_encoding_note_staged(struct ckpt_save *save, size_t block)
+{
+	struct ckpt_save_encoding *e = save->encoding;
+
+	if (!e || save->code)
+		return;
+	try_encode(save, block);
+	if (block + 1 < save->plan->block_count)
+		try_encode(save, block + 1);
+	if (!e->masters || e->finding || save->staged_count < save->plan->block_count || save->code)
+		return;
+	e->finding = true;
+	e->find.work = find_work;
+	e->find.node.run = find_done;
+	save->working++;
+	ckpt_env_run(save->core->parts.env, &e->find);
+}
+
+int ckpt_encoding_lane_body(struct ckpt_task *task)
+{
+	struct ckpt_lane *lane = CKPT_CONTAINER(task, struct ckpt_lane, task);
+	struct ckpt_save *save = lane->save;
+
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, (lane->encoded && save->file_open) || save->code);
+	if (save->code)
+		return save->code;
+	/* No chunk is longer than a block: one ends in each. */
+	CKPT_ASSERT(lane->stored > 0);
+	ckpt_store_op_init(&lane->op, task, &save->work);
+	ckpt_store_write(save->core->store, &lane->op, &save->object, lane->encoder->out,
+		lane->stored, lane->stored_at, -1);
+	CKPT_AWAIT(task, lane->op.done);
+	if (lane->op.result < 0)
+		return ckpt_pipeline_write_failed(lane);
+	ckpt_pipeline_note_written(lane);
+	CKPT_TASK_END(task);
+}
+
+void ckpt_encoding_lane_done(struct ckpt_lane *lane)
+{
+	drop_encoder(lane);
+}
+
+void ckpt_encoding_restart(struct ckpt_save *save)
+{
+	struct ckpt_save_encoding *e = save->encoding;
+
+	CKPT_ASSERT(!e->first);
+	e->end = 0;
+	e->table.ref_count = 0;
+	for (size_t i = 0; i < save->plan->block_count; i++) {
+		save->lanes[i]->ready = false;
+		save->lanes[i]->encoded = false;
+	}
+	try_all(save);
+}
+
+/* In the order of the chunks; blocks come in any order. */
+static int put_table(const struct ckpt_save_encoding *e, struct ckpt_buf *buf)
+{
+	struct ckpt_encoded table = e->table;
+	size_t count = 0;
+
+	table.table_offset = e->end;
+	table.refs = ckpt_alloc_array(table.ref_count, sizeof(*table.refs));
+	if (!table.refs)
+		return -ENOMEM;
+	for (size_t i = 0; i < table.chunk_count; i++) {
+		const struct ckpt_encoded_chunk *c = &table.chunks[i];
+
+		if (c->ref_count > 0)
+			memcpy(table.refs + count, e->table.refs + c->first_ref,
+				c->ref_count * sizeof(*table.refs));
+		count += c->ref_count;
+	}
+	CKPT_ASSERT(count == table.ref_count);
+	ckpt_encoded_put(&table, buf);
+	ckpt_free(table.refs);
+	return buf->failed ? -ENOMEM : 0;
+}
+
+int ckpt_encoding_write_table(struct ckpt_save *save)
+{
+	struct ckpt_save_encoding *e = save->encoding;
+	uint32_t align = save->core->store->align;
+	struct ckpt_buf buf = {0};
+	int r = put_table(e, &buf);
+	uint64_t length = ckpt_align_up(buf.len, align);
+
+	ckpt_free(e->tail);
+	e->tail = r == 0 ? ckpt_alloc(length + align) : NULL;
+	if (!e->tail) {
+		ckpt_buf_free(&buf);
+		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
+	}
+	uintptr_t at = (uintptr_t)e->tail;
+	char *data = (char *)e->tail + (ckpt_align_up(at, align) - at);
+	memcpy(data, buf.data, buf.len);
+	atomic_store(&save->bytes_stored, e->end + buf.len);
+	ckpt_buf_free(&buf);
+	ckpt_store_write(save->core->store, &save->op, &save->object, data, length, e->end, -1);
+	return 0;
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From stored bytes to the chunk. */
+#include "engine/shard/chunk_decode.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "config.h"
+#include "format/index_head.h"
+
+/* The fp32 elements that as many elements of two bytes as a part has were rounded from. */
+#define MASTER_BYTES (CKPT_CODEC_CHUNK_BYTES * 2)
+#define NO_CHUNK     SIZE_MAX
+
+struct ckpt_chunk_decoder {
+	struct ckpt_codec *codec;
+	uint8_t *master;
+	char *out; /* one chunk, of who has no room for it */
+	char *ref; /* chunk `ref_chunk`, which others refer to */
+	size_t ref_chunk;
+};
+
+#if CKPT_HAVE_CODEC
+
+struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(const struct ckpt_layout *layout)
+{
+	struct ckpt_chunk_decoder *d = ckpt_alloc(sizeof(*d));
+	size_t largest = 1;
+
+	if (!d)
+		return NULL;
+	for (size_t i = 0; i < layout->chunk_count; i++)
+		largest = ckpt_max_u64(largest, layout->chunks[i].length);
+	d->ref_chunk = NO_CHUNK;
+	d->codec = ckpt_codec_open(CKPT_SIMD_BEST);
+	d->master = ckpt_alloc(MASTER_BYTES);
+	d->out = ckpt_alloc(largest);
+	d->ref = ckpt_alloc(largest);
+	if (d->codec && d->master && d->out && d->ref)
+		return d;
+	ckpt_chunk_decoder_close(d);
+	return NULL;
+}
+
+void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder)
+{
+	if (!decoder)
+		return;
+	ckpt_codec_close(decoder->codec);
+	ckpt_free(decoder->master);
+	ckpt_free(decoder->out);
+	ckpt_free(decoder->ref);
+	ckpt_free(decoder);
+}
+
+static const uint8_t *find_stored(const struct ckpt_stored_chunks *stored, size_t chunk)
+{
+	size_t lo = 0;
+	size_t hi = stored->count;
+
+	while (lo < hi) {
+		size_t mid = lo + (hi - lo) / 2;
+		if (stored->items[mid].chunk < chunk)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	CKPT_ASSERT(lo < stored->count && stored->items[lo].chunk == chunk);
+	return stored->items[lo].bytes;
+}
+
+/* What is left of a stored chunk. */
+struct source {
+	const uint8_t *at;
+	const uint8_t *end;
+};
+
+static const uint8_t *take(struct source *source, size_t bytes)
+{
+	const uint8_t *at = source->at;
+
+	if ((size_t)(source->end - at) < bytes)
+		return NULL;
+	source->at += bytes;
+	return at;
+}
+
+/* The stored bytes of a chunk, as they were written. False: they are missing or damaged. */
+static bool find_source(
+	const struct ckpt_stored_chunks *stored, size_t chunk, struct source *ret_source)
+{
+	const struct ckpt_encoded_chunk *e = &stored->encoded->chunks[chunk];
+	const uint8_t *bytes = find_stored(stored, chunk);
+
+	if (!bytes)
+		return false;
+	*ret_source = (struct source){.at = bytes, .end = bytes + e->length};
+	/* Who copies the file goes by this digest alone, so a reader sees to it, too. */
+	struct ckpt_digest digest = ckpt_digest_of(bytes, e->length);
+	return ckpt_digest_equal(&digest, &e->digest);
+}
+
+/* A part as it is stored. */
+struct stored_part {
+	struct source body;
+	bool rounded; /* it has a master, that begins at `master` of the shard */
+	uint64_t master;
+};
+
+static bool take_part(struct source *source, struct stored_part *ret_part)
+{
+	const uint8_t *head = take(source, 4);
+	size_t length = head ? ckpt_le32(head) : 0;
+	const uint8_t *body = head ? take(source, length) : NULL;
+
+	if (!body)
+		return false;
+	ret_part->body = (struct source){.at = body, .end = body + length};
+	head = take(&ret_part->body, 1);
+	if (!head || *head > 1)
+		return false;
+	ret_part->rounded = *head == 1;
+	if (!ret_part->rounded)
+		return true;
+	head = take(&ret_part->body, 8);
+	ret_part->master = head ? ckpt_le64(head) : 0;
+	return head;
+}
+
+static bool decode_part(struct ckpt_chunk_decoder *d, const struct ckpt_chunk_part *part,
+	const struct stored_part *from, char *out)
+{
+	const struct ckpt_codec_chunk what = {.count = part->length / part->width,
+		.width = part->width,
+		.kind = part->kind,
+		.master = from->rounded ? d->master : NULL};
+
+	return ckpt_decode(d->codec, &what, from->body.at, (size_t)(from->body.end - from->body.at),
+		       out) == 0;
+}
+
+static bool is_right(const struct ckpt_layout *layout, size_t chunk, const char *bytes)
+{
+	struct ckpt_digest digest = ckpt_digest_of(bytes, layout->chunks[chunk].length);
+
+	return ckpt_digest_equal(&digest, &layout->chunks[chunk].digest);
+}
+
+/* A chunk that others refer to. It refers to none itself: the decoder of the table has seen to it. */
+static bool decode_ref(
+	struct ckpt_chunk_decoder *d, const struct ckpt_stored_chunks *stored, size_t chunk)
+{
+	const struct ckpt_chunk *c = &stored->layout->chunks[chunk];
+	struct ckpt_chunk_parts parts;
+	struct ckpt_chunk_part part;
+	struct stored_part from;
+	struct source source;
+
+	if (d->ref_chunk == chunk)
+		return true;
+	d->ref_chunk = NO_CHUNK;
+	if (!find_source(stored, chunk, &source))
+		return false;
+	if (stored->encoded->chunks[chunk].kind == CKPT_ENCODED_PLAIN) {
+		memcpy(d->ref, source.at, c->length);
+	} else {
+		ckpt_chunk_parts_begin(&parts, stored->layout, chunk);
+		while (ckpt_chunk_parts_next(&parts, &part))
+			if (!take_part(&source, &from) || from.rounded ||
+				!decode_part(d, &part, &from, d->ref + (part.offset - c->offset)))
+				return false;
+		if (source.at != source.end)
+			return false;
+	}
+	if (!is_right(stored->layout, chunk, d->ref))
+		return false;
+	d->ref_chunk = chunk;
+	return true;
+}
+
+static bool refers(const struct ckpt_encoded *encoded, size_t chunk, size_t to)
+{
+	const struct ckpt_encoded_chunk *c = &encoded->chunks[chunk];
+
+	for (size_t i = 0; i < c->ref_count; i++)
+		if (encoded->refs[c->first_ref + i] == to)
+			return true;
+	return false;
+}
+
+/* Puts bytes of the shard, from `offset` on, into d->master. They are of chunks that `chunk` refers to. */
+static bool gather(struct ckpt_chunk_decoder *d, const struct ckpt_stored_chunks *stored,
+	size_t chunk, uint64_t offset, size_t bytes)
+{
+	const struct ckpt_layout *layout = stored->layout;
+	uint64_t end = offset + bytes;
+	uint64_t at = offset;
+
+	for (size_t i = ckpt_layout_chunk_at(layout, offset); at < end; i++) {
+		const struct ckpt_chunk *c = &layout->chunks[i];
+		uint64_t stop = ckpt_min_u64(end, c->offset + c->length);
+
+		if (!refers(stored->encoded, chunk, i) || !decode_ref(d, stored, i))
+			return false;
+		memcpy(d->master + (at - offset), d->ref + (at - c->offset), stop - at);
+		at = stop;
+	}
+	return true;
+}
+
+/* Whether these bytes of the shard are whole elements of one tensor of type F32. */
+static bool is_master(const struct ckpt_layout *layout, uint64_t offset, size_t bytes)
+{
+	if (offset >= layout->bytes || bytes > layout->bytes - offset)
+		return false;
+	const struct ckpt_entry *e = ckpt_layout_at(layout, offset);
+	return e && e->dtype == CKPT_F32 && (offset - e->offset) % 4 == 0 &&
+	       offset - e->offset < e->nbytes && bytes <= e->nbytes - (offset - e->offset);
+}
+
+/* Fetches the master that a part was rounded from, if it has one. */
+static bool fetch_master(struct ckpt_chunk_decoder *d, const struct ckpt_stored_chunks *stored,
+	size_t chunk, const struct ckpt_chunk_part *part, const struct stored_part *from)
+{
+	bool rounds = part->kind == CKPT_KIND_BF16 || part->kind == CKPT_KIND_F16;
+	size_t bytes = (size_t)part->length / part->width * 4;
+
+	if (!from->rounded)
+		return true;
+	return rounds && is_master(stored->layout, from->master, bytes) &&
+	       gather(d, stored, chunk, from->master, bytes);
+}
+
+static bool decode_parts(struct ckpt_chunk_decoder *d, const struct ckpt_stored_chunks *stored,
+	size_t chunk, struct source *source, char *out)
+{
+	struct ckpt_chunk_parts parts;
+	struct ckpt_chunk_part part;
+	struct stored_part from;
+	uint64_t offset = stored->layout->chunks[chunk].offset;
+
+	ckpt_chunk_parts_begin(&parts, stored->layout, chunk);
+	while (ckpt_chunk_parts_next(&parts, &part))
+		if (!take_part(source, &from) || !fetch_master(d, stored, chunk, &part, &from) ||
+			!decode_part(d, &part, &from, out + (part.offset - offset)))
+			return false;
+	return source->at == source->end;
+}
+
+bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_stored_chunks *stored,
+	size_t chunk, char *out, const char **ret_bytes)
+{
+	struct source source;
+
+	if (!out)
+		out = decoder->out;
+	*ret_bytes = out;
+	if (!find_source(stored, chunk, &source))
+		return false;
+	if (stored->encoded->chunks[chunk].kind == CKPT_ENCODED_PLAIN)
+		memcpy(out, source.at, stored->layout->chunks[chunk].length);
+	else if (!decode_parts(decoder, stored, chunk, &source, out))
+		return false;
+	return is_right(stored->layout, chunk, out);
+}
+
+#else
+
+struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(const struct ckpt_layout *layout)
+{
+	(void)layout;
+	return NULL;
+}
+
+void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder)
+{
+	(void)decoder;
+}
+
+bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_stored_chunks *stored,
+	size_t chunk, char *out, const char **ret_bytes)
+{
+	(void)decoder;
+	(void)stored;
+	(void)chunk;
+	(void)out;
+	(void)ret_bytes;
+	return false;
+}
+
+#endif
+
+struct ckpt_chunk_decoder *ckpt_chunk_decoders_lend(struct ckpt_chunk_decoders *decoders)
+{
+	for (size_t i = 0; i < CKPT_CHUNK_DECODERS_MAX; i++) {
+		if (decoders->lent >> i & 1)
+			continue;
+		if (!decoders->items[i])
+			decoders->items[i] = ckpt_chunk_decoder_open(decoders->layout);
+		if (decoders->items[i])
+			decoders->lent |= 1u << i;
+		return decoders->items[i];
+	}
+	return NULL;
+}
+
+void ckpt_chunk_decoders_give_back(
+	struct ckpt_chunk_decoders *decoders, const struct ckpt_chunk_decoder *decoder)
+{
+	for (size_t i = 0; i < CKPT_CHUNK_DECODERS_MAX; i++)
+		if (decoders->items[i] == decoder)
+			decoders->lent &= ~(1u << i);
+}
+
+void ckpt_chunk_decoders_close(struct ckpt_chunk_decoders *decoders)
+{
+	CKPT_ASSERT(decoders->lent == 0);
+	for (size_t i = 0; i < CKPT_CHUNK_DECODERS_MAX; i++) {
+		ckpt_chunk_decoder_close(decoders->items[i]);
+		decoders->items[i] = NULL;
+	}
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Decoding of the chunks of an encoded shard (FORMAT.md, section 23). Pure: what is decoded is in memory, and may be
+ * hostile. A decoder is scratch memory that one thread uses at a time.
+ */
+#ifndef CKPT_ENGINE_SHARD_CHUNK_DECODE_H
+#define CKPT_ENGINE_SHARD_CHUNK_DECODE_H
+
+#include "engine/shard/chunk_parts.h"
+#include "format/encoded.h"
+
+/* The stored bytes of a chunk. */
+struct ckpt_stored_chunk {
+	size_t chunk;
+	const uint8_t
+		*bytes; /* encoded->chunks[chunk].length of them; NULL: they could not be read */
+};
+
+/* What chunks are decoded from. */
+struct ckpt_stored_chunks {
+	const struct ckpt_layout *layout;
+	const struct ckpt_encoded *encoded;
+	const struct ckpt_stored_chunk *items; /* by `chunk` */
+	size_t count;
+};
+
+struct ckpt_chunk_decoder;
+
+/* About 9 MiB, and two chunks of the layout. NULL: no memory, or the library was built without the codec. */
+struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(const struct ckpt_layout *layout);
+void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder);
+
+/*
+ * Decodes a chunk of `stored`, which also has those that it refers to, and compares it with its digest in the layout.
+ * `out` has room for the chunk; NULL: it is decoded into memory of the decoder. *ret_bytes is where it is, until the
+ * next call. False: it is damaged. The decoder keeps the last chunk that was referred to, so it is for one shard.
+ */
+CKPT_MUST_CHECK bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder,
+	const struct ckpt_stored_chunks *stored, size_t chunk, char *out, const char **ret_bytes);
+
+/* Several decoders for one shard, made when they are needed. Zero, but for `layout`, is none. */
+#define CKPT_CHUNK_DECODERS_MAX 8
+
+struct ckpt_chunk_decoders {
+	const struct ckpt_layout *layout;
+	struct ckpt_chunk_decoder *items[CKPT_CHUNK_DECODERS_MAX];
+	unsigned lent; /* a mask */
+};
+
+/* NULL: all are lent, or there is no memory for another one. */
+struct ckpt_chunk_decoder *ckpt_chunk_decoders_lend(struct ckpt_chunk_decoders *decoders);
+void ckpt_chunk_decoders_give_back(
+	struct ckpt_chunk_decoders *decoders, const struct ckpt_chunk_decoder *decoder);
+/* None is lent. */
+void ckpt_chunk_decoders_close(struct ckpt_chunk_decoders *decoders);
+
+#endif

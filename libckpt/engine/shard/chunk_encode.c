@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/shard/chunk_encode.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/shard/chunk_parts.h"
+#include "format/dtype.h"
+
+/* Of a part: its length, whether it has a master, and where that is. */
+#define LENGTH_BYTES 4
+#define FLAG_BYTES   1
+#define MASTER_BYTES 8
+#define HEAD_BYTES   (LENGTH_BYTES + FLAG_BYTES + MASTER_BYTES)
+
+int ckpt_chunk_scratch_open(struct ckpt_chunk_scratch *scratch)
+{
+	*scratch = (struct ckpt_chunk_scratch){.codec = ckpt_codec_open(CKPT_SIMD_BEST),
+		.part = ckpt_alloc(CKPT_CODEC_CHUNK_BYTES),
+		.master = ckpt_alloc(2 * CKPT_CODEC_CHUNK_BYTES)};
+	if (scratch->codec && scratch->part && scratch->master)
+		return 0;
+	ckpt_chunk_scratch_close(scratch);
+	return -ENOMEM;
+}
+
+void ckpt_chunk_scratch_close(struct ckpt_chunk_scratch *scratch)
+{
+	ckpt_codec_close(scratch->codec);
+	ckpt_free(scratch->part);
+	ckpt_free(scratch->master);
+	*scratch = (struct ckpt_chunk_scratch){0};
+}
+
+size_t ckpt_chunk_encode_room(size_t bytes)
+{
+	/* Parts are added until they are larger than the chunk. */
+	return bytes + HEAD_BYTES + ckpt_encode_room(CKPT_CODEC_CHUNK_BYTES);
+}
+
+static void put_le(uint8_t *out, uint64_t value, unsigned bytes)
+{
+	for (unsigned i = 0; i < bytes; i++)
+		out[i] = (uint8_t)(value >> (8 * i));
+}
+
+/* A chunk that is being encoded. */
+struct encoding {
+	const struct ckpt_chunk_scratch *scratch;
+	const struct ckpt_chunk_source *source;
+	size_t chunk;
+	bool wide; /* it may have fp32 elements: other chunks may refer to it, so it refers to none */
+	uint32_t *refs;
+	size_t ref_count;
+};
+
+static const void *bytes_of(const struct encoding *e, uint64_t offset, size_t length, void *room)
+{
+	return e->source->bytes(e->source->user, offset, length, room);
+}
+
+/* The first reference that is not less than `ref`. */
+static size_t ref_place(const struct encoding *e, size_t ref)
+{
+	size_t at = 0;
+
+	while (at < e->ref_count && e->refs[at] < ref)
+		at++;
+	return at;
+}
+
+static void add_refs(struct encoding *e, size_t first, size_t last)
+{
+	for (size_t ref = first; ref <= last; ref++) {
+		size_t at = ref_place(e, ref);
+
+		if (at < e->ref_count && e->refs[at] == ref)
+			continue;
+		memmove(e->refs + at + 1, e->refs + at, (e->ref_count - at) * sizeof(*e->refs));
+		e->refs[at] = (uint32_t)ref;
+		e->ref_count++;
+	}
+}
+
+/* The fp32 elements that a part may be the rounding of. */
+struct master {
+	uint64_t offset; /* in the shard; 0: none */
+	size_t length;
+	size_t first; /* chunk that they are in */
+	size_t last;
+};
+
+static struct master master_of(const struct encoding *e, const struct ckpt_chunk_part *part)
+{
+	const struct ckpt_layout *layout = e->source->layout;
+	struct master m = {.length = 2 * (size_t)part->length};
+
+	if (!e->source->masters || !part->entry || e->wide)
+		return m;
+	if (part->kind != CKPT_KIND_BF16 && part->kind != CKPT_KIND_F16)
+		return m;
+	uint64_t begin = e->source->masters[part->entry - layout->entries];
+	if (!begin)
+		return m;
+	begin += 2 * (part->offset - part->entry->offset);
+	m.first = ckpt_layout_chunk_at(layout, begin);
+	m.last = ckpt_layout_chunk_at(layout, begin + m.length - 1);
+	/* All chunks with elements of 4 bytes are before this one. */
+	CKPT_ASSERT(m.last < e->chunk);
+	if (e->ref_count + (m.last - m.first + 1) <= CKPT_ENCODED_REFS_MAX)
+		m.offset = begin;
+	return m;
+}
+
+/* Returns the length. */
+static size_t encode_part(struct encoding *e, const struct ckpt_chunk_part *part, uint8_t *out)
+{
+	const void *data = bytes_of(e, part->offset, part->length, e->scratch->part);
+	struct master master = master_of(e, part);
+	struct ckpt_codec_chunk chunk = {
+		.count = part->length / part->width, .width = part->width, .kind = part->kind};
+	uint8_t *to = out + LENGTH_BYTES + FLAG_BYTES;
+	size_t length;
+
+	out[LENGTH_BYTES] = 0;
+	if (master.offset) {
+		chunk.master = bytes_of(e, master.offset, master.length, e->scratch->master);
+		length = ckpt_encode(e->scratch->codec, &chunk, data, to + MASTER_BYTES);
+		if (to[MASTER_BYTES] == CKPT_MODE_CAST) {
+			out[LENGTH_BYTES] = 1;
+			put_le(to, master.offset, MASTER_BYTES);
+			add_refs(e, master.first, master.last);
+			length += MASTER_BYTES;
+		} else {
+			memmove(to, to + MASTER_BYTES, length);
+		}
+	} else {
+		length = ckpt_encode(e->scratch->codec, &chunk, data, to);
+	}
+	put_le(out, FLAG_BYTES + length, LENGTH_BYTES);
+	return LENGTH_BYTES + FLAG_BYTES + length;
+}
+
+/* Returns the length; not less than the chunk's: it does not get smaller. */
+static size_t encode_parts(struct encoding *e, uint8_t *out)
+{
+	const struct ckpt_layout *layout = e->source->layout;
+	uint32_t length = layout->chunks[e->chunk].length;
+	struct ckpt_chunk_parts parts;
+	struct ckpt_chunk_part part;
+	size_t size = 0;
+
+	ckpt_chunk_parts_begin(&parts, layout, e->chunk);
+	while (size < length && ckpt_chunk_parts_next(&parts, &part)) {
+		size += encode_part(e, &part, out + size);
+	}
+	return size;
+}
+
+static void copy_plain(const struct encoding *e, uint8_t *out)
+{
+	const struct ckpt_chunk *chunk = &e->source->layout->chunks[e->chunk];
+	size_t size;
+
+	for (size_t at = 0; at < chunk->length; at += size) {
+		size = ckpt_min_u64(chunk->length - at, CKPT_CODEC_CHUNK_BYTES);
+		const void *data = bytes_of(e, chunk->offset + at, size, out + at);
+		if (data != out + at)
+			memcpy(out + at, data, size);
+	}
+}
+
+void ckpt_chunk_encode(const struct ckpt_chunk_scratch *scratch,
+	const struct ckpt_chunk_source *source, size_t chunk, uint8_t *out, uint32_t *refs,
+	struct ckpt_encoded_chunk *ret_stored)
+{
+	const struct ckpt_layout *layout = source->layout;
+	const struct ckpt_entry *first = ckpt_layout_at(layout, layout->chunks[chunk].offset);
+	struct encoding e = {.scratch = scratch, .source = source, .chunk = chunk};
+	uint32_t length = layout->chunks[chunk].length;
+
+	e.refs = refs;
+	/* Larger elements come first. */
+	e.wide = first && ckpt_dtype_bytes(first->dtype) >= 4;
+	size_t size = encode_parts(&e, out);
+
+	if (size >= length) {
+		copy_plain(&e, out);
+		e.ref_count = 0;
+	}
+	*ret_stored = (struct ckpt_encoded_chunk){.length = (uint32_t)ckpt_min_u64(size, length),
+		.kind = size < length ? CKPT_ENCODED_PARTS : CKPT_ENCODED_PLAIN,
+		.ref_count = (uint16_t)e.ref_count};
+	ret_stored->digest = ckpt_digest_of(out, ret_stored->length);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parts of a chunk that are encoded each by itself, by the layout alone (FORMAT.md, section 23). Pure.
+ *
+ * A part is a run of elements of one width and kind. Small tensors of one width and kind share a part; a larger one has
+ * parts of its own.
+ */
+#ifndef CKPT_ENGINE_SHARD_CHUNK_PARTS_H
+#define CKPT_ENGINE_SHARD_CHUNK_PARTS_H
+
+#include "codec/codec.h"
+#include "format/layout.h"
+
+/* A tensor with fewer bytes in the chunk shares a part with its neighbours. */
+#define CKPT_CHUNK_PART_SHARED (UINT32_C(16) << 10)
+
+struct ckpt_chunk_part {
+	uint64_t offset; /* in the shard */
+	uint32_t
+		length; /* a multiple of `width`, never 0 and never more than CKPT_CODEC_CHUNK_BYTES */
+	unsigned width;
+	enum ckpt_chunk_kind kind;
+	/* The tensor that all of it is of; NULL: the header, or perhaps several. */
+	const struct ckpt_entry *entry;
+};
+
+struct ckpt_chunk_parts {
+	const struct ckpt_layout *layout;
+	size_t entry;               /* that the next run begins in */
+	uint64_t at;                /* where the next run begins */
+	uint64_t end;               /* of the chunk */
+	struct ckpt_chunk_part run; /* what is left of the run that is cut; length 0: nothing */
+	uint64_t run_end;
+};
+
+void ckpt_chunk_parts_begin(
+	struct ckpt_chunk_parts *parts, const struct ckpt_layout *layout, size_t chunk);
+/* The next part, in order and without holes. False: there is none. */
+bool ckpt_chunk_parts_next(struct ckpt_chunk_parts *parts, struct ckpt_chunk_part *ret_part);
+
+#endif

@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Decoding of chunks whose stored bytes nobody vouches for: their digests fit, and what they say may be anything. */
+#include "lib/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "engine/shard/chunk_decode.h"
+#include "engine/shard/stored_view.h"
+#include "lib/encode_fixture.h"
+
+#define ELEMENTS 3000
+#define ROUNDS   20000
+
+struct scene {
+	struct ckpt_layout *layout;
+	char *shard;
+	struct ckpt_buf file;
+	struct ckpt_encoded *table;
+	struct ckpt_chunk_decoder *decoder;
+	size_t model; /* a chunk with a master */
+};
+
+static void set_up(struct scene *s)
+{
+	static const int64_t shape = ELEMENTS;
+	static const int64_t few = 90;
+	struct ckpt_tensor tensors[] = {
+		{.size = sizeof(tensors[0]),
+			.name = "a",
+			.dtype = CKPT_F32,
+			.ndim = 1,
+			.shape = &shape},
+		{.size = sizeof(tensors[0]),
+			.name = "b",
+			.dtype = CKPT_BF16,
+			.ndim = 1,
+			.shape = &shape},
+		{.size = sizeof(tensors[0]),
+			.name = "c",
+			.dtype = CKPT_I64,
+			.ndim = 1,
+			.shape = &few},
+	};
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct ckpt_encoded_trailer trailer;
+	struct prng prng = {1};
+
+	assert_int_equal(ckpt_layout_build(tensors, 3, NULL, 0, 5000, &err, &s->layout), 0);
+	s->shard = calloc(1, s->layout->bytes);
+	memcpy(s->shard, s->layout->header, s->layout->header_bytes);
+	const struct ckpt_entry *a = ckpt_layout_find(s->layout, "a");
+	const struct ckpt_entry *b = ckpt_layout_find(s->layout, "b");
+	for (size_t i = 0; i < ELEMENTS; i++) {
+		uint32_t bits = 0x3c000000 | (uint32_t)(prng_next(&prng) & 0x00ff7fff);
+
+		memcpy(s->shard + a->offset + i * 4, &bits, 4);
+		memcpy(s->shard + b->offset + i * 2, (char *)&bits + 2, 2);
+	}
+	for (size_t i = 0; i < s->layout->chunk_count; i++) {
+		struct ckpt_chunk *c = &s->layout->chunks[i];
+		c->digest = ckpt_digest_of(s->shard + c->offset, c->length);
+	}
+	encode_fixture(s->layout, s->shard, &prng, &s->file, NULL);
+	assert_int_equal(
+		ckpt_encoded_read_trailer(s->file.data + s->file.len - CKPT_ENCODED_TRAILER,
+			s->file.len, s->layout, "x", &err, &trailer),
+		0);
+	assert_int_equal(ckpt_encoded_decode(s->file.data + trailer.table_offset, &trailer,
+				 s->layout, "x", &err, &s->table),
+		0);
+	s->decoder = ckpt_chunk_decoder_open(s->layout);
+	assert_non_null(s->decoder);
+	s->model = ckpt_layout_chunk_at(s->layout, b->offset);
+	assert_true(s->table->chunks[s->model].ref_count > 0);
+}
+
+static void tear_down(struct scene *s)
+{
+	ckpt_chunk_decoder_close(s->decoder);
+	ckpt_encoded_free(s->table);
+	ckpt_buf_free(&s->file);
+	free(s->shard);
+	ckpt_layout_free(s->layout);
+}
+
+/* Decodes a chunk whose stored bytes are these, from memory of exactly their size into memory of exactly its size. */
+static bool decode(struct scene *s, size_t chunk, const char *bytes, uint32_t length)
+{
+	struct ckpt_encoded_chunk *e = &s->table->chunks[chunk];
+	const struct ckpt_encoded_chunk kept = *e;
+	struct ckpt_stored_chunk *items = calloc(s->layout->chunk_count, sizeof(*items));
+	struct ckpt_stored_chunks stored = {.layout = s->layout,
+		.encoded = s->table,
+		.items = items,
+		.count = s->layout->chunk_count};
+	uint8_t *exact = malloc(length);
+	char *out = malloc(s->layout->chunks[chunk].length);
+	const char *got;
+
+	memcpy(exact, bytes, length);
+	for (size_t i = 0; i < stored.count; i++)
+		items[i] = (struct ckpt_stored_chunk){.chunk = i,
+			.bytes = i == chunk ? exact
+					    : (const uint8_t *)s->file.data +
+						      s->table->chunks[i].offset};
+	e->length = length;
+	e->digest = ckpt_digest_of(exact, length);
+	bool good = ckpt_chunk_decode(s->decoder, &stored, chunk, out, &got);
+	assert_true(!good || memcmp(got, s->shard + s->layout->chunks[chunk].offset,
+				     s->layout->chunks[chunk].length) == 0);
+	*e = kept;
+	free(exact);
+	free(out);
+	free(items);
+	return good;
+}
+
+static const char *stored(const struct scene *s, size_t chunk)
+{
+	return s->file.data + s->table->chunks[chunk].offset;
+}
+
+static void test_good(void **state)
+{
+	struct scene s = {0};
+
+	(void)state;
+	set_up(&s);
+	for (size_t i = 0; i < s.layout->chunk_count; i++)
+		assert_true(decode(&s, i, stored(&s, i), s.table->chunks[i].length));
+	tear_down(&s);
+}
+
+static void test_anything(void **state)
+{
+	struct scene s = {0};
+	struct prng d = {2};
+
+	(void)state;
+	set_up(&s);
+	for (size_t round = 0; round < ROUNDS; round++) {
+		size_t chunk = prng_below(&d, 3) ? s.model : prng_below(&d, s.layout->chunk_count);
+		uint32_t length = s.table->chunks[chunk].length;
+		char *bytes = malloc(length);
+		/* Mostly where the lengths and offsets are. */
+		uint64_t among = prng_below(&d, 2) ? ckpt_min_u64(40, length) : length;
+
+		memcpy(bytes, stored(&s, chunk), length);
+		for (uint64_t n = 1 + prng_below(&d, 4); n > 0; n--)
+			bytes[prng_below(&d, among)] =
+				(char)(prng_below(&d, 2) ? prng_next(&d) : prng_below(&d, 10));
+		if (s.table->chunks[chunk].kind == CKPT_ENCODED_PARTS && prng_below(&d, 4) == 0)
+			length = 1 + (uint32_t)prng_below(&d, length);
+		(void)decode(&s, chunk, bytes, length);
+		free(bytes);
+	}
+	tear_down(&s);
+}
+
+/* Masters that a part cannot have. */
+static void test_masters(void **state)
+{
+	struct scene s = {0};
+	char bytes[8192];
+
+	(void)state;
+	set_up(&s);
+	uint32_t length = s.table->chunks[s.model].length;
+	const struct ckpt_entry *a = ckpt_layout_find(s.layout, "a");
+	const uint64_t offsets[] = {0, a->offset + 2, a->offset - 4, a->offset + 4 * ELEMENTS,
+		a->offset + 8000, s.layout->bytes, UINT64_MAX, UINT64_MAX - 3};
+	memcpy(bytes, stored(&s, s.model), length);
+	assert_int_equal(bytes[4], 1);
+	for (size_t i = 0; i < COUNT(offsets); i++) {
+		for (unsigned k = 0; k < 8; k++)
+			bytes[5 + k] = (char)(offsets[i] >> (8 * k));
+		assert_false(decode(&s, s.model, bytes, length));
+	}
+	/* One that the table does not say. */
+	memcpy(bytes, stored(&s, s.model), length);
+	s.table->chunks[s.model].ref_count--;
+	assert_false(decode(&s, s.model, bytes, length));
+	s.table->chunks[s.model].ref_count++;
+	/* One that is damaged. Another decoder has not decoded it before. */
+	ckpt_chunk_decoder_close(s.decoder);
+	s.decoder = ckpt_chunk_decoder_open(s.layout);
+	size_t ref = s.table->refs[s.table->chunks[s.model].first_ref];
+	char *byte = s.file.data + s.table->chunks[ref].offset;
+	*byte ^= 1;
+	assert_false(decode(&s, s.model, bytes, length));
+	*byte ^= 1;
+	assert_true(decode(&s, s.model, bytes, length));
+	/* Something behind the last part. */
+	bytes[length] = 0;
+	assert_false(decode(&s, s.model, bytes, length + 1));
+	tear_down(&s);
+}
+
+/* The file laid out for a copy: all that is read has its digest, and all the rest is in gaps. */
+static void check_view(const struct scene *s, const struct ckpt_stored_view *view)
+{
+	uint64_t at = 0;
+	uint64_t stored_bytes = 0;
+	uint64_t table = 0;
+
+	for (size_t i = 0; i < s->table->chunk_count; i++)
+		stored_bytes += s->table->chunks[i].length;
+	for (size_t i = 0; i < view->layout->chunk_count; i++) {
+		const struct ckpt_chunk *c = &view->layout->chunks[i];
+
+		assert_int_equal(c->offset, at);
+		assert_true(c->length > 0);
+		at += c->length;
+		if (ckpt_chunkset_has(&view->gaps, i))
+			continue;
+		assert_true(c->length <= view->layout->chunk_bytes);
+		if (c->offset >= s->table->table_offset)
+			table += c->length;
+		else
+			stored_bytes -= c->length;
+	}
+	assert_int_equal(at, view->layout->bytes);
+	assert_int_equal(stored_bytes, 0);
+	assert_int_equal(table, view->layout->bytes - s->table->table_offset);
+}
+
+static void test_view(void **state)
+{
+	struct scene s = {0};
+	struct ckpt_stored_view view;
+	struct ckpt_error err = {.size = sizeof(err)};
+
+	(void)state;
+	set_up(&s);
+	const char *end = s.file.data + s.table->table_offset;
+	uint64_t tail = s.file.len - s.table->table_offset;
+	struct ckpt_encoded_chunk *last = &s.table->chunks[0];
+	for (size_t i = 1; i < s.table->chunk_count; i++)
+		if (s.table->chunks[i].offset > last->offset)
+			last = &s.table->chunks[i];
+	const uint64_t kept = last->offset;
+	/* As it is; and with a gap that is larger than what a number of a chunk holds. */
+	for (uint64_t gap = 0; gap <= UINT64_C(10) << 30; gap += UINT64_C(10) << 30) {
+		last->offset = kept + gap;
+		s.table->table_offset += gap;
+		assert_int_equal(ckpt_stored_view_build(&view, s.table, s.layout, end,
+					 s.table->table_offset + tail, "x", &err),
+			0);
+		check_view(&s, &view);
+		ckpt_stored_view_clear(&view);
+	}
+	last->offset = s.table->chunks[last == s.table->chunks].offset + 1;
+	assert_int_equal(ckpt_stored_view_build(&view, s.table, s.layout, end,
+				 s.table->table_offset + tail, "x", &err),
+		CKPT_EFORMAT);
+	tear_down(&s);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_good),
+		cmocka_unit_test(test_anything),
+		cmocka_unit_test(test_masters),
+		cmocka_unit_test(test_view),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An encoded step that is read while something fails: a request, an allocation, or the patience of the caller. */
+#include "lib/test.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lib/core_rig.h"
+#include "lib/encode_fixture.h"
+#include "lib/prng.h"
+#include "lib/scratch.h"
+
+#define ELEMENTS 60000
+
+struct scene {
+	char *dir;
+	struct fixture_step step;
+	struct ckpt_tensor tensors[2];
+	float *master;
+	uint16_t *model; /* its upper halves */
+	struct encode_fixture made;
+	struct core_rig rig;
+};
+
+static int set_up(void **state)
+{
+	static const int64_t shape = ELEMENTS;
+	struct scene *s = calloc(1, sizeof(*s));
+	struct prng prng = {3};
+
+	s->dir = scratch_make_in_memory();
+	s->master = calloc(ELEMENTS, sizeof(*s->master));
+	s->model = calloc(ELEMENTS, sizeof(*s->model));
+	for (size_t i = 0; i < ELEMENTS; i++) {
+		uint32_t bits = 0x3c000000 | (uint32_t)(prng_next(&prng) & 0x00ff7fff);
+
+		memcpy(&s->master[i], &bits, sizeof(bits));
+		s->model[i] = (uint16_t)(bits >> 16);
+	}
+	s->tensors[0] = (struct ckpt_tensor){.size = sizeof(s->tensors[0]),
+		.name = "master",
+		.dtype = CKPT_F32,
+		.ndim = 1,
+		.shape = &shape,
+		.data = s->master};
+	s->tensors[1] = s->tensors[0];
+	s->tensors[1].name = "model";
+	s->tensors[1].dtype = CKPT_BF16;
+	s->tensors[1].data = s->model;
+	s->step = fixture_one(s->dir, s->tensors);
+	s->step.count = 2;
+	fixture_begin(s->dir);
+	fixture_commit(&s->step);
+	encode_fixture_rank(&s->step, 0, &prng, &s->made);
+	assert_true(s->made.refs > 0);
+	*state = s;
+	return 0;
+}
+
+static int tear_down(void **state)
+{
+	struct scene *s = *state;
+
+	free(s->master);
+	free(s->model);
+	scratch_remove(s->dir);
+	free(s);
+	return 0;
+}
+
+static void open_rig(struct scene *s)
+{
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->dir});
+	/* As on a disk that is read past the page cache. */
+	s->rig.core.store->align = 4096;
+}
+
+static int read_it(struct scene *s, size_t way)
+{
+	return core_rig_read(&s->rig, 10, way ? CKPT_SINK_NONE : CKPT_SINK_MEMORY);
+}
+
+static void test_every_request(void **state)
+{
+	struct scene *s = *state;
+
+	for (size_t way = 0; way < 2; way++) {
+		unsigned failed = 0;
+		unsigned n = 0;
+		bool reached = true;
+
+		while (reached) {
+			open_rig(s);
+			s->rig.fault.fail_error = -EIO;
+			s->rig.fault.fail_at = s->rig.fault.requests + ++n;
+			failed += read_it(s, way) < 0;
+			reached = s->rig.fault.requests >= s->rig.fault.fail_at;
+			s->rig.fault.fail_at = 0;
+			assert_int_equal(read_it(s, way), 0);
+			core_rig_close(&s->rig);
+		}
+		/* Its marker, claim, manifest, index, the end of the file and what is in it. */
+		assert_true(failed > 5);
+	}
+	assert_int_not_equal(access(fixture_quarantine(&s->step), F_OK), 0);
+}
+
+static void test_every_allocation(void **state)
+{
+	struct scene *s = *state;
+
+	for (size_t way = 0; way < 2; way++) {
+		int r = -ENOMEM;
+		unsigned failed = 0;
+
+		for (size_t n = 1; n < 10000; n++) {
+			open_rig(s);
+			core_rig_count_allocations(&s->rig, n);
+			r = read_it(s, way);
+			bool reached = core_rig_allocations(&s->rig) >= n;
+			assert_true(r == 0 || r == -ENOMEM);
+			failed += r < 0;
+			assert_int_equal(read_it(s, way), 0);
+			core_rig_close(&s->rig);
+			if (!reached)
+				break;
+		}
+		assert_true(failed > 20);
+	}
+}
+
+/* A verification, whichever read of the file is under way. */
+static void test_cancelled(void **state)
+{
+	struct scene *s = *state;
+	unsigned cancelled = 0;
+
+	for (unsigned n = 1; n < 100; n++) {
+		open_rig(s);
+		(void)io_fault_add(&s->rig.fault,
+			(struct io_fault_rule){
+				.op = CKPT_IO_OP_READ, .path = ".encoded", .nth = n, .hold = true});
+		struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_NONE, NULL);
+		bool held = s->rig.fault.hits[0] > 0;
+		if (held)
+			ckpt_restore_post_cancel(r);
+		core_rig_run(&s->rig);
+		core_rig_let_go(&s->rig);
+		int code = core_rig_end(&s->rig, r);
+		assert_int_equal(code, held ? -ECANCELED : 0);
+		cancelled += held;
+		core_rig_close(&s->rig);
+		if (!held)
+			break;
+	}
+	/* The end of the file, and blocks. */
+	assert_true(cancelled > 3);
+}
+
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		SCENE(test_every_request),
+		SCENE(test_every_allocation),
+		SCENE(test_cancelled),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
