@@ -100,8 +100,14 @@ def many_rows(result: dict[str, Any]) -> list[Row]:
     ]
 
 
+def compact_rows(result: dict[str, Any]) -> list[Row]:
+    ratio = result["bytes"] / result["bytes_stored"]
+    return [("a compact step, times smaller", f"{ratio:.2f}", "at least 1.30", ratio >= 1.3)]
+
+
 ROWS = {
     "codec": codec_rows,
+    "compact": compact_rows,
     "http": http_rows,
     "many": many_rows,
     "remote": remote_rows,
