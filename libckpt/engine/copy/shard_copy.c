@@ -102,7 +102,8 @@ static int index_body(struct ckpt_task *task)
 	ckpt_store_publish(
 		c->dest, &c->op, path, c->shard->index_bytes, c->shard->index_length, NULL);
 	CKPT_AWAIT(task, c->op.done);
-	return trouble(c, "publish");
+	/* It is there: others may count on it from now on, also if this one is to stop. */
+	return c->op.result < 0 ? ckpt_store_fail(&c->op, "publish", NULL, c->read.err) : 0;
 	CKPT_TASK_END(task);
 }
 

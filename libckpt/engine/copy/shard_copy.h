@@ -42,7 +42,10 @@ struct ckpt_shard_copy {
 
 /* Creates the shard, copies it, and syncs it. */
 void ckpt_shard_copy_start(struct ckpt_shard_copy *copy);
-/* Publishes its index. -EEXIST: one of that attempt is there. */
+/*
+ * Publishes its index. -EEXIST: one of that attempt is there. After another failure it may be there: where others decide
+ * by what they list, both files stay.
+ */
 void ckpt_shard_copy_start_index(struct ckpt_shard_copy *copy);
 /*
  * Removes the new files after a failure: the index, if it was tried, and then the shard. In a bucket what was begun

@@ -550,14 +550,17 @@ static void clear(struct ckpt_upload *u)
 	ckpt_select_clear(&u->pick);
 }
 
-/* However it went. In a bucket what was sent of a shard stays, and the next try goes on from it. In a directory it goes. */
+/*
+ * However it went. In a bucket what was sent of a shard stays, and the next try goes on from it. In a directory it goes,
+ * unless its index may be there: rank 0 may have listed both, and publish the manifest.
+ */
 static int end_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = ckpt_upload_of(task);
 
 	CKPT_TASK_BEGIN(task);
 	u->op.err = NULL;
-	if (u->copy.made) {
+	if (u->copy.made && (u->copy.resumes || !u->copy.index_tried)) {
 		ckpt_shard_copy_start_undo(&u->copy);
 		CKPT_AWAIT(task, u->copy.task.finished);
 	}

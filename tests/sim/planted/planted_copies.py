@@ -12,9 +12,14 @@ MENDING = "tests/unit/engine/test_repair"
 COPIES = [
     Planted(
         "upload-leaves-what-it-began", "libckpt/engine/copy/upload.c",
-        "\tu->op.err = NULL;\n\tif (u->copy.made) {\n",
-        "\tu->op.err = NULL;\n\tif (false) {\n",
+        "\tif (u->copy.made && (u->copy.resumes || !u->copy.index_tried)) {\n",
+        "\tif (false) {\n",
         "an upload into a directory that fails removes the shard that it has begun", SENDING),
+    Planted(
+        "upload-takes-its-index-back", "libckpt/engine/copy/upload.c",
+        "\tif (u->copy.made && (u->copy.resumes || !u->copy.index_tried)) {\n",
+        "\tif (u->copy.made) {\n",
+        "an index that rank 0 may have listed stays in a directory", SENDING),
     Planted(
         "upload-leaves-what-was-begun", "libckpt/engine/copy/upload.c",
         "\t\tif (!has_part(u, u->rank))\n\t\t\tcontinue;\n",

@@ -468,8 +468,6 @@ static void test_cut_short_in_a_directory(void **state)
 		{.op = CKPT_IO_OP_WRITE, .path = SHARDS, .error = -EIO},
 		{.op = CKPT_IO_OP_FDATASYNC, .path = SHARDS, .error = -EIO},
 		{.op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .error = -EIO},
-		{.op = CKPT_IO_OP_RENAME, .path = ".index", .error = -EIO},
-		{.op = CKPT_IO_OP_RENAME, .path = ".index", .error = -EIO, .late = true},
 	};
 	struct scene *s = *state;
 
@@ -545,6 +543,42 @@ static void test_encoded(void **state)
 }
 
 #endif
+
+/* Rank 0 may have seen the index already: neither of the two files is taken back. */
+static void test_index_stays(void **state)
+{
+	static const struct io_fault_rule rules[] = {
+		{.op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .nth = 2, .hold_answer = true},
+		{.op = CKPT_IO_OP_SYNC_DIR, .path = "step-", .nth = 2, .error = -EIO},
+		{.op = CKPT_IO_OP_RENAME, .path = ".index", .error = -EIO, .late = true},
+	};
+	struct scene *s = *state;
+	struct fixture_step far = s->step;
+
+	far.dir = s->there;
+	open_upload(s);
+	s->rig.core.parts.remote.bucket = NULL;
+	for (size_t i = 0; i < sizeof(rules) / sizeof(*rules); i++) {
+		io_fault_clear(&s->rig.fault);
+		(void)io_fault_add(&s->rig.fault, rules[i]);
+		ckpt_error_clear(&s->err);
+		start_upload(s);
+		assert_int_equal(s->rig.fault.hits[0], 1);
+		if (rules[i].hold_answer)
+			s->stop = -ECANCELED;
+		core_rig_let_go(&s->rig);
+		assert_true(s->upload.task.finished);
+		assert_int_equal(s->upload.task.result, rules[i].hold_answer ? -ECANCELED : -EIO);
+		assert_false(s->upload.committed);
+		assert_int_equal(access(fixture_shard(&far, 0), F_OK), 0);
+		assert_int_equal(access(fixture_index(&far, 0), F_OK), 0);
+		s->stop = 0;
+		scratch_remove(strdup(scratch_join(s->there, "g000001")));
+	}
+	io_fault_clear(&s->rig.fault);
+	assert_int_equal(upload_to_directory(s), 0);
+	end_whole(s);
+}
 
 /* The files of a rank that the manifest names are bad here, and it has others, which are good. */
 static void test_bad_beside_good(void **state)
@@ -706,6 +740,7 @@ int main(void)
 #if CKPT_HAVE_CODEC
 		cmocka_unit_test_setup_teardown(test_encoded, setup, teardown),
 #endif
+		cmocka_unit_test_setup_teardown(test_index_stays, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_beside_good, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_given_up_at_the_list, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_ends_before_it_lets_go, setup, teardown),
