@@ -3,8 +3,8 @@
  * The store that an export writes to: another directory, which becomes a store of the same run that
  * holds the step. Same order as a save: marker and claim, shards, indexes, directory, manifest.
  *
- * The newest claim there is locked meanwhile, as its holder would: no live job, and no second export,
- * works beside this one.
+ * The newest claim there is locked meanwhile, as its holder would: no live job, no second export, and no upload into
+ * the directory works beside this one.
  *
  * One that was interrupted, or that the network let down, leaves what it has: the next one goes on with it.
  *

@@ -402,7 +402,8 @@ static int fail_held(struct ckpt_step_copy *e)
 {
 	return ckpt_fail_at(e->err, CKPT_EINUSE,
 		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->path},
-		"the store %s is held by a live process: export to a directory of its own",
+		"the store %s is held by a live process, which runs there or uploads a step into "
+		"it: export to a directory of its own, or later",
 		e->place.label);
 }
 
@@ -415,7 +416,9 @@ static int take_lock(struct ckpt_step_copy *e)
 		ckpt_log(e->core->parts.log, CKPT_LOG_WARN,
 			"%s of %s cannot be locked (%s): see to it that nothing else writes there",
 			e->path, e->place.label, ckpt_code_text(e->op.result));
-		return 0;
+		/* The store's words are no failure's: what fails later has its own. */
+		ckpt_error_clear(e->err);
+		return *e->stop;
 	default:
 		return ckpt_step_copy_trouble(e, "lock");
 	}

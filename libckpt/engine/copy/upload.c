@@ -323,13 +323,10 @@ static int copy_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-static int check_fence(struct ckpt_upload *u)
+int ckpt_upload_check_newest(struct ckpt_upload *u, uint64_t newest)
 {
-	uint64_t newest;
-	int r = ckpt_upload_take_newest(u, &newest);
-
-	if (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->lineage->scan))
-		return r;
+	if (newest <= ckpt_scan_newest_claim(&u->core->lineage->scan))
+		return 0;
 	/* Another rank than 0 may be about to hear of it. */
 	u->outdone = u->core->config.rank > 0;
 	if (u->outdone)
@@ -338,6 +335,14 @@ static int check_fence(struct ckpt_upload *u)
 		&(struct ckpt_where){.tier = "remote", .file = CKPT_NAME_GENS},
 		"generation %llu has taken over %s: this process uploads nothing any more",
 		(unsigned long long)newest, u->dest->label);
+}
+
+static int check_fence(struct ckpt_upload *u)
+{
+	uint64_t newest;
+	int r = ckpt_upload_take_newest(u, &newest);
+
+	return r < 0 ? r : ckpt_upload_check_newest(u, newest);
 }
 
 /* What is of the step as a whole. */
@@ -577,6 +582,10 @@ static int end_body(struct ckpt_task *task)
 		ckpt_store_shut(u->core->store, &u->op, &u->pick.lock);
 		CKPT_AWAIT(task, u->op.done);
 	}
+	if (u->lock.fd >= 0) {
+		ckpt_store_shut(u->dest, &u->op, &u->lock);
+		CKPT_AWAIT(task, u->op.done);
+	}
 	clear(u);
 	return u->code;
 	CKPT_TASK_END(task);
@@ -591,6 +600,7 @@ void ckpt_upload_start(struct ckpt_upload *upload)
 {
 	upload->copy.file.fd = -1;
 	upload->pick.lock.fd = -1;
+	upload->lock.fd = -1;
 	ckpt_shard_init(&upload->shard);
 	ckpt_error_clear(&upload->said);
 	ckpt_store_op_init(&upload->op, &upload->task, &upload->said);

@@ -34,7 +34,7 @@ struct ckpt_upload {
 	/*
 	 * When it has finished with 0: whether the remote store holds the step; else this rank has done its part.
 	 * CKPT_ENOSTEP: the step is neither here any more nor there, or was never committed. CKPT_EINUSE: the files of `rank` are being
-	 * sent there by somebody else.
+	 * sent there by somebody else, or a directory is held by another process.
 	 */
 	bool committed;
 	bool misled;      /* what the pool had was something else: without it then */
@@ -49,6 +49,9 @@ struct ckpt_upload {
 	struct ckpt_store_op op;
 	struct ckpt_error said;  /* by the remote store, of its failures */
 	struct ckpt_select pick; /* manifest and lock of the step, here */
+	/* Of the newest claim there, shared, in a directory: no export works beside this one. */
+	struct ckpt_object lock;
+	uint64_t newest; /* its generation */
 	struct ckpt_shard_location elsewhere;
 	ckpt_task_fn *then;           /* what comes after ckpt_upload_look() */
 	bool lists;                   /* it lists the step as well */

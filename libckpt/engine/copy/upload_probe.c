@@ -13,6 +13,8 @@
 
 static ckpt_task_fn parent_body;
 static ckpt_task_fn look_body;
+static ckpt_task_fn lock_body;
+static ckpt_task_fn locked_body;
 static ckpt_task_fn room_body;
 
 /* The manifest, here. */
@@ -242,7 +244,75 @@ static int look_body(struct ckpt_task *task)
 	r = u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "read");
 	if (r < 0)
 		return ckpt_upload_give_up(u, r);
+	if (!u->core->parts.remote.bucket)
+		return ckpt_task_continue(task, lock_body);
 	return ckpt_upload_look(u, true, room_body);
+	CKPT_TASK_END(task);
+}
+
+/*
+ * An export into a directory removes what others have begun there, and what it has copied itself if it fails. It holds
+ * the newest claim alone. All uploads share it. Where there are no locks it says that nothing else may write there.
+ */
+static int lock_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	char path[CKPT_PATH_MAX];
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, u->op.done);
+	r = ckpt_upload_take_newest(u, &u->newest);
+	if (r == 0)
+		r = ckpt_upload_check_newest(u, u->newest);
+	if (r < 0)
+		return ckpt_upload_give_up(u, r);
+	if (u->newest == 0)
+		return ckpt_upload_look(u, true, room_body);
+	ckpt_name_claim(path, u->newest);
+	ckpt_store_lock(u->dest, &u->op, path, true, &u->lock);
+	CKPT_AWAIT(task, u->op.done);
+	return ckpt_task_continue(task, locked_body);
+	CKPT_TASK_END(task);
+}
+
+static int take_lock(struct ckpt_upload *u)
+{
+	if (u->op.result == -ENOLCK) {
+		ckpt_error_clear(&u->said);
+		return *u->stop;
+	}
+	if (u->op.result != -EAGAIN)
+		return ckpt_upload_trouble(u, "lock");
+	/* By the one who has claimed it since. */
+	if (u->outdone)
+		return 0;
+	return ckpt_fail_at(u->err, CKPT_EINUSE,
+		&(struct ckpt_where){.tier = "remote", .file = u->op.path},
+		"%s is held by another process, which copies a step into it or runs there: wait "
+		"until that has ended, or end it",
+		u->dest->label);
+}
+
+/* An export that has begun since the claims were listed may hold a newer one. */
+static int locked_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	uint64_t newest;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	r = take_lock(u);
+	if (r < 0 || u->op.result == -EAGAIN)
+		return ckpt_upload_give_up(u, r);
+	u->outdone = false;
+	ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, u->op.done);
+	r = ckpt_upload_take_newest(u, &newest);
+	if (r == 0 && newest != u->newest)
+		r = ckpt_fail(u->err, -EAGAIN, "%s was claimed just now", u->dest->label);
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_upload_look(u, true, room_body);
 	CKPT_TASK_END(task);
 }
 

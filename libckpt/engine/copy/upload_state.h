@@ -15,6 +15,9 @@ int ckpt_upload_trouble(struct ckpt_upload *u, const char *doing);
 /* The way to the end, with this code. */
 int ckpt_upload_give_up(struct ckpt_upload *u, int code);
 
+/* copy/upload.c. Of the newest claim there: 0, or what to give up with. It may set `outdone`. */
+int ckpt_upload_check_newest(struct ckpt_upload *u, uint64_t newest);
+
 /* copy/upload_probe.c. Of the claims that were listed: 0, or what to give up with. */
 int ckpt_upload_take_newest(struct ckpt_upload *u, uint64_t *ret_newest);
 /* Looks for the step's tombstone there, lists the step if `lists`, and goes on with `then`. A tombstone ends the upload. */

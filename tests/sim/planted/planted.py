@@ -725,8 +725,8 @@ PLANTED = [
         "whoever goes on from the bucket claims a generation of its own", REMOTE),
     Planted(
         "remote-fence-not-looked-at", "libckpt/engine/copy/upload.c",
-        "\tif (r < 0 || newest <= ckpt_scan_newest_claim(&u->core->lineage->scan))\n\t\treturn r;\n",
-        "\tif (true)\n\t\treturn r;\n",
+        "\tif (newest <= ckpt_scan_newest_claim(&u->core->lineage->scan))\n\t\treturn 0;\n",
+        "\tif (true)\n\t\treturn 0;\n",
         "who has a successor in the bucket, and sees it, publishes nothing there", REMOTE),
     Planted(
         "remote-retention-without-grace", "libckpt/engine/copy/remote_gc.c",

@@ -21,6 +21,11 @@ COPIES = [
         "\tif (u->copy.made) {\n",
         "an index that rank 0 may have listed stays in a directory", SENDING),
     Planted(
+        "upload-beside-an-export", "libckpt/engine/copy/upload_probe.c",
+        "\tckpt_store_lock(u->dest, &u->op, path, true, &u->lock);\n",
+        "\tckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);\n",
+        "no upload into a directory works beside an export", SENDING),
+    Planted(
         "upload-leaves-what-was-begun", "libckpt/engine/copy/upload.c",
         "\t\tif (!has_part(u, u->rank))\n\t\t\tcontinue;\n",
         "\t\tif (true)\n\t\t\tcontinue;\n",

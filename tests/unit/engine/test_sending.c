@@ -580,6 +580,70 @@ static void test_index_stays(void **state)
 	end_whole(s);
 }
 
+static void give_claim(struct scene *s)
+{
+	copy(scratch_join(s->here, "ckpt.json"), scratch_join(s->there, "ckpt.json"));
+	copy(scratch_join(s->here, "gens/000001.json"), scratch_join(s->there, "gens/000001.json"));
+}
+
+/* Another process exports the step to the remote directory. */
+static int export_there(struct scene *s)
+{
+	struct core_rig rig;
+
+	core_rig_open(&rig, &(struct core_rig_config){.dir = s->here, .read_only = true});
+	struct ckpt_restore *r = core_rig_begin(&rig, 10, CKPT_SINK_STORE, s->there);
+	core_rig_run(&rig);
+	int code = core_rig_end(&rig, r);
+	core_rig_close(&rig);
+	return code;
+}
+
+/* An export removes what others have begun: it does not work beside an upload. Uploads do beside each other. */
+static void test_beside_an_export(void **state)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+	struct scene *s = *state;
+
+	open_upload(s);
+	give_claim(s);
+	s->rig.core.parts.remote.bucket = NULL;
+	/* The claim is held. */
+	int fd = open(scratch_join(s->there, "gens/000001.json"), O_RDWR | O_CLOEXEC);
+	assert_int_equal(fcntl(fd, F_OFD_SETLK, &lock), 0);
+	assert_int_equal(upload_to_directory(s), CKPT_EINUSE);
+	assert_non_null(strstr(s->err.message, "is held by another process"));
+	assert_string_equal(s->err.file, "gens/000001.json");
+	assert_int_not_equal(access(scratch_join(s->there, "g000001"), F_OK), 0);
+	lock.l_type = F_RDLCK;
+	assert_int_equal(fcntl(fd, F_OFD_SETLK, &lock), 0);
+	/* Whenever an export comes meanwhile, it is refused and removes nothing. */
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_WRITE, .path = SHARDS, .hold = true});
+	ckpt_error_clear(&s->err);
+	start_upload(s);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	(void)close(fd);
+	size_t files = scratch_count(s->there);
+	assert_int_equal(export_there(s), CKPT_EINUSE);
+	assert_int_equal(scratch_count(s->there), files);
+	core_rig_let_go(&s->rig);
+	assert_true(s->upload.task.finished);
+	assert_int_equal(s->upload.task.result, 0);
+	assert_true(s->upload.committed);
+	assert_int_equal(export_there(s), 0);
+	assert_true(is_whole(s));
+	/* Without locks it goes on. */
+	scratch_remove(strdup(scratch_join(s->there, "g000001")));
+	io_fault_clear(&s->rig.fault);
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .path = "gens", .error = -ENOLCK});
+	assert_int_equal(upload_to_directory(s), 0);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	assert_true(is_whole(s));
+	close_upload(s);
+}
+
 /* The files of a rank that the manifest names are bad here, and it has others, which are good. */
 static void test_bad_beside_good(void **state)
 {
@@ -741,6 +805,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_encoded, setup, teardown),
 #endif
 		cmocka_unit_test_setup_teardown(test_index_stays, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_beside_an_export, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_beside_good, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_given_up_at_the_list, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_ends_before_it_lets_go, setup, teardown),

@@ -640,7 +640,7 @@ static void test_no_copy_into_it(void **state)
 	core_rig_close(&rig);
 }
 
-/* Another copy was quicker, and what it has put there is marked already. */
+/* Another copy was quicker, where no lock keeps it away, and what it has put there is marked already. */
 static void test_no_copy_of_anothers(void **state)
 {
 	struct scene *s = *state;
@@ -648,6 +648,8 @@ static void test_no_copy_of_anothers(void **state)
 
 	remove_there(s, "manifest.json");
 	core_rig_open(&rig, &(struct core_rig_config){.dir = s->local, .read_only = true});
+	(void)io_fault_add(&rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .path = "gens", .error = -ENOLCK});
 	struct ckpt_restore *restore = begin_copy(s, &rig);
 	(void)io_fault_add(&rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_RENAME,
 					       .path = "1/manifest.json",
