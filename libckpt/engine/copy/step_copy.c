@@ -118,9 +118,10 @@ static int room_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* Where the manifest is there most of a bad shard may be good, and nobody else may have it. */
 static bool may_make_room(const struct ckpt_step_copy *e)
 {
-	return e->copy.task.result == -ENOSPC && !e->copy.made && !e->full &&
+	return e->copy.task.result == -ENOSPC && !e->adds && !e->copy.made && !e->full &&
 	       ckpt_shard_copy_is_taken(&e->lister.files, e->shard->rank->rank);
 }
 

@@ -174,6 +174,9 @@ static int look_shard_body(struct ckpt_task *task)
 	if (!e->have)
 		return e->left_bad.count < e->left_bad.room ? 0 : end(e, 0);
 	atomic_fetch_add(e->counter, e->shard->index->layout->bytes);
+	/* Nothing new is there: others who repair the rank at once may remove this one, and keep what would go here. */
+	if (e->adds)
+		return end(e, 0);
 	/* Its index was published after it was synced: the commit syncs the names. What else there is of the rank goes. */
 	ckpt_step_copy_init_copy(e);
 	memcpy(e->copy.attempt, e->left.attempt, sizeof(e->copy.attempt));

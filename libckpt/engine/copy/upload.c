@@ -55,6 +55,8 @@ static ckpt_task_fn sweep_body;
 static ckpt_task_fn catalog_body;
 static ckpt_task_fn header_body;
 static ckpt_task_fn copy_body;
+static ckpt_task_fn fence_body;
+static ckpt_task_fn index_body;
 static ckpt_task_fn other_body;
 static ckpt_task_fn leftovers_body;
 static ckpt_task_fn claim_body;
@@ -308,6 +310,16 @@ static int copy_body(struct ckpt_task *task)
 		return ckpt_task_continue(task, other_body);
 	if (r < 0)
 		return ckpt_upload_give_up(u, r);
+	return ckpt_task_continue(
+		task, u->core->config.rank == 0 && !u->copy.resumes ? fence_body : index_body);
+	CKPT_TASK_END(task);
+}
+
+static int index_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+
+	CKPT_TASK_BEGIN(task);
 	ckpt_shard_copy_start_index(&u->copy);
 	CKPT_AWAIT(task, u->copy.task.finished);
 	/* Somebody else has sent the same. */
@@ -343,6 +355,26 @@ static int check_fence(struct ckpt_upload *u)
 	int r = ckpt_upload_take_newest(u, &newest);
 
 	return r < 0 ? r : ckpt_upload_check_newest(u, newest);
+}
+
+/*
+ * Who has taken over may have removed the step, and have begun this very shard in the directory. Rank 0 alone knows its
+ * claims before they are there.
+ */
+static int fence_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, u->op.done);
+	r = check_fence(u);
+	/* The shard may be that of the other by now. */
+	if (r == CKPT_EFENCED)
+		u->copy.made = false;
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, index_body);
+	CKPT_TASK_END(task);
 }
 
 /* What is of the step as a whole. */

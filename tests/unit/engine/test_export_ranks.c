@@ -330,6 +330,60 @@ static void test_repaired_there(void **state)
 	assert_null(scratch_find(s->dest, "00000000000000ff.index"));
 }
 
+/*
+ * Somebody else repairs the rank meanwhile. His files are taken as they are, and nothing is removed: a third one who
+ * listed before may keep another file, and remove these.
+ */
+static void test_repaired_meanwhile(void **state)
+{
+	struct scene *s = *state;
+	char name[512];
+	char shard[512];
+	char index[512];
+
+	start_over(s, true);
+	assert_int_equal(export_ranks(s, second, 1), 0);
+	const struct fixture_step there = step_there(s);
+	(void)snprintf(shard, sizeof(shard), "%s", scratch_join(s->dir, "kept.shard"));
+	(void)snprintf(index, sizeof(index), "%s", scratch_join(s->dir, "kept.index"));
+	assert_int_equal(rename(fixture_shard(&there, 1), shard), 0);
+	assert_int_equal(rename(fixture_index(&there, 1), index), 0);
+	(void)snprintf(name, sizeof(name), "/%s", fixture_index_name(&there, 1));
+	scratch_put(s->dest, name, "x");
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_LOCK, .path = "gens", .hold = true});
+	struct ckpt_restore *r = begin(s, second, 1);
+	assert_non_null(r);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	ckpt_name_shard(name, 1, 10, 1, "00000000000000ff");
+	assert_int_equal(rename(shard, scratch_join(s->dest, name)), 0);
+	ckpt_name_index(name, 1, 10, 1, "00000000000000ff");
+	assert_int_equal(rename(index, scratch_join(s->dest, name)), 0);
+	core_rig_let_go(&s->rig);
+	assert_int_equal(core_rig_end(&s->rig, r), 0);
+	assert_int_equal(access(scratch_join(s->dest, name), F_OK), 0);
+	assert_int_equal(access(scratch_join(s->dest, fixture_index_name(&there, 1)), F_OK), 0);
+	assert_int_equal(look(s), 3);
+}
+
+/* There is no room to repair a rank of a step that is there: what is good of it is not given up for that. */
+static void test_no_room_to_repair(void **state)
+{
+	struct scene *s = *state;
+
+	start_over(s, true);
+	const struct fixture_step there = step_there(s);
+	assert_int_equal(truncate(fixture_shard(&there, 0), 5000), 0);
+	(void)io_fault_add(
+		&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_ALLOCATE, .error = -ENOSPC});
+	assert_int_equal(export_ranks(s, first, 1), -ENOSPC);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	assert_int_equal(access(fixture_shard(&there, 0), F_OK), 0);
+	assert_int_equal(access(fixture_index(&there, 0), F_OK), 0);
+	assert_int_equal(export_ranks(s, first, 1), 0);
+	assert_int_equal(look(s), 1);
+}
+
 /* What is to be added to goes meanwhile: it comes back, of what was asked for. */
 static void test_removed_meanwhile(void **state)
 {
@@ -511,6 +565,8 @@ int main(void)
 		TEST(test_made_meanwhile),
 		TEST(test_removed_meanwhile),
 		TEST(test_repaired_there),
+		TEST(test_repaired_meanwhile),
+		TEST(test_no_room_to_repair),
 		TEST(test_marked_meanwhile),
 		TEST(test_what_is_there_is_made_durable),
 		TEST(test_names_in_order),

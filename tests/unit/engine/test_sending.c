@@ -580,6 +580,28 @@ static void test_index_stays(void **state)
 	end_whole(s);
 }
 
+/* Another job has taken over while the shard was sent, and may have begun the same file anew: nothing of it is touched. */
+static void test_taken_over(void **state)
+{
+	struct scene *s = *state;
+	struct fixture_step far = s->step;
+
+	far.dir = s->there;
+	open_upload(s);
+	s->rig.core.parts.remote.bucket = NULL;
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = CKPT_IO_OP_FDATASYNC, .path = SHARDS, .hold = true});
+	start_upload(s);
+	assert_int_equal(s->rig.fault.hits[0], 1);
+	scratch_put(s->there, "/gens/000002.json", "{}");
+	core_rig_let_go(&s->rig);
+	assert_true(s->upload.task.finished);
+	assert_int_equal(s->upload.task.result, CKPT_EFENCED);
+	assert_int_equal(access(fixture_shard(&far, 0), F_OK), 0);
+	assert_int_equal(access(fixture_index(&far, 0), F_OK), -1);
+	close_upload(s);
+}
+
 static void give_claim(struct scene *s)
 {
 	copy(scratch_join(s->here, "ckpt.json"), scratch_join(s->there, "ckpt.json"));
@@ -805,6 +827,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_encoded, setup, teardown),
 #endif
 		cmocka_unit_test_setup_teardown(test_index_stays, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_taken_over, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_beside_an_export, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_beside_good, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_given_up_at_the_list, setup, teardown),
