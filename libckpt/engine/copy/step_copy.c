@@ -140,6 +140,18 @@ static int take_index(struct ckpt_step_copy *e)
 		e->copy.op.path, e->place.label);
 }
 
+/* Who reads the step passes over a file that could not be removed. */
+int ckpt_step_copy_take_clean(struct ckpt_step_copy *e)
+{
+	if (*e->stop || e->copy.task.result >= 0)
+		return *e->stop;
+	ckpt_log(e->core->parts.log, CKPT_LOG_WARN,
+		"old files of rank %u of step %llu stay in %s: %.600s", e->shard->rank->rank,
+		(unsigned long long)ckpt_step_copy_step(e), e->place.label, e->err->message);
+	ckpt_error_clear(e->err);
+	return 0;
+}
+
 static int index_body(struct ckpt_task *task)
 {
 	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
@@ -160,8 +172,9 @@ static int index_body(struct ckpt_task *task)
 		e->undo_to = 0;
 	ckpt_shard_copy_start_clean(&e->copy, &e->lister.files);
 	CKPT_AWAIT(task, e->copy.task.finished);
-	if (e->copy.task.result < 0)
-		return e->copy.task.result;
+	r = ckpt_step_copy_take_clean(e);
+	if (r < 0)
+		return r;
 	ckpt_shard_copy_clear(&e->copy);
 	CKPT_TASK_END(task);
 }

@@ -40,6 +40,8 @@ int ckpt_step_copy_fail_there(struct ckpt_step_copy *e);
 
 /* Of e->shard, with nothing begun. */
 void ckpt_step_copy_init_copy(struct ckpt_step_copy *e);
+/* After the removal of what else there was of a rank that is whole and durable now. 0, or what to stop with. */
+int ckpt_step_copy_take_clean(struct ckpt_step_copy *e);
 
 /* copy/step_copy_resume.c */
 

@@ -182,7 +182,7 @@ static int look_shard_body(struct ckpt_task *task)
 	memcpy(e->copy.attempt, e->left.attempt, sizeof(e->copy.attempt));
 	ckpt_shard_copy_start_clean(&e->copy, &e->lister.files);
 	CKPT_AWAIT(task, e->copy.task.finished);
-	return end(e, e->copy.task.result);
+	return end(e, ckpt_step_copy_take_clean(e));
 	CKPT_TASK_END(task);
 }
 

@@ -384,6 +384,32 @@ static void test_no_room_to_repair(void **state)
 	assert_int_equal(look(s), 1);
 }
 
+/* An old file that cannot be removed is no reason to take back what is whole now. */
+static void test_old_file_stays(void **state)
+{
+	struct scene *s = *state;
+	char index[512];
+
+	for (int added = 0; added < 2; added++) {
+		start_over(s, true);
+		const struct fixture_step there = step_there(s);
+		(void)snprintf(index, sizeof(index), "%s", fixture_index(&there, 0));
+		assert_int_equal(truncate(index, 100), 0);
+		if (!added)
+			assert_int_equal(unlink(fixture_manifest(&there)), 0);
+		io_fault_clear(&s->rig.fault);
+		(void)io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_UNLINK,
+							  .path = "rank-00000",
+							  .count = IO_FAULT_ALWAYS,
+							  .error = -EIO});
+		assert_int_equal(export_ranks(s, first, 1), 0);
+		assert_int_equal(s->rig.fault.hits[0], 1);
+		assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "old files of rank 0"));
+		assert_int_equal(access(index, F_OK), 0);
+		assert_int_equal(look(s), 1);
+	}
+}
+
 /* What is to be added to goes meanwhile: it comes back, of what was asked for. */
 static void test_removed_meanwhile(void **state)
 {
@@ -567,6 +593,7 @@ int main(void)
 		TEST(test_repaired_there),
 		TEST(test_repaired_meanwhile),
 		TEST(test_no_room_to_repair),
+		TEST(test_old_file_stays),
 		TEST(test_marked_meanwhile),
 		TEST(test_what_is_there_is_made_durable),
 		TEST(test_names_in_order),
