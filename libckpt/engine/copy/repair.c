@@ -264,9 +264,7 @@ static int best_body(struct ckpt_task *task)
 
 static bool is_useless(const struct ckpt_repairer *m)
 {
-	/* Single chunks are taken from a plain file alone. */
-	return m->shard.file.fd < 0 || m->bad.count == m->bad.room ||
-	       (m->bad.count > 0 && m->there.encoded);
+	return m->shard.file.fd < 0 || m->bad.count == m->bad.room;
 }
 
 /*
@@ -308,7 +306,7 @@ static int list_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* The file there that is open. Of one that is read past the page cache no single chunk can be read. */
+/* The file there that is open. Of a plain one that is read past the page cache no single chunk can be read. */
 static struct ckpt_object *source_file(struct ckpt_repairer *m)
 {
 	return m->there.cached.fd >= 0 ? &m->there.cached : &m->there.file;
@@ -318,8 +316,10 @@ static void start_copy(struct ckpt_repairer *m)
 {
 	bool useless = is_useless(m);
 
-	m->patch = (struct ckpt_shard_read_patch){
-		.store = m->source, .file = source_file(m), .chunks = &m->bad};
+	m->patch = (struct ckpt_shard_read_patch){.store = m->source,
+		.file = source_file(m),
+		.encoded = m->there.encoded,
+		.chunks = &m->bad};
 	m->copy = (struct ckpt_shard_copy){.shard = &m->shard,
 		.view = useless && m->there.encoded ? &m->there.view : NULL,
 		.dest = m->core->store,
@@ -338,11 +338,31 @@ static void start_copy(struct ckpt_repairer *m)
 	ckpt_shard_copy_start(&m->copy);
 }
 
+/*
+ * The bad chunk is encoded there with the help of one that is good here and may be bad there. With this one its bytes
+ * might be decoded, which nobody tries: so the chunk is not known to be lost.
+ */
+static bool may_be_decodable(const struct ckpt_repairer *m)
+{
+	const struct ckpt_encoded *encoded = m->there.encoded;
+	size_t chunk = m->copy.fetch.code_chunk;
+
+	if (!encoded || is_useless(m) || chunk == CKPT_SHARD_READ_NO_CHUNK)
+		return false;
+	const struct ckpt_encoded_chunk *c = &encoded->chunks[chunk];
+	for (size_t i = 0; i < c->ref_count; i++)
+		if (!ckpt_chunkset_has(&m->bad, encoded->refs[c->first_ref + i]))
+			return true;
+	return false;
+}
+
 /* The one here was good when it was scanned: if it is not now, another scan is to see it. */
 static int end_write(struct ckpt_repairer *m, int code)
 {
 	const struct ckpt_object *bad = ckpt_shard_read_bad_file(&m->copy.fetch);
 	bool there = bad && (bad == &m->there.file || bad == &m->there.cached);
+
+	m->unread = m->unread || (there && may_be_decodable(m));
 
 	if (there && ckpt_shard_is_bad_copy(code) && !*m->stop)
 		return ckpt_task_continue(&m->task, other_body);
@@ -373,7 +393,7 @@ static int write_body(struct ckpt_task *task)
 	struct ckpt_repairer *m = repairer_of(task);
 
 	CKPT_TASK_BEGIN(task);
-	if (!is_useless(m) && m->there.file.fd >= 0 && m->there.file.direct) {
+	if (!is_useless(m) && m->there.file.fd >= 0 && m->there.file.direct && !m->there.encoded) {
 		ckpt_shard_start_share(&m->there);
 		CKPT_AWAIT(task, m->there.task.finished);
 		if (m->there.cached.fd < 0)

@@ -44,7 +44,7 @@ struct ckpt_repairer {
 	struct ckpt_chunkset bad; /* of it */
 	bool index_bad;
 	bool size_bad; /* it is missing, or has another size */
-	bool unread;   /* the disk could not read some of it, this time */
+	bool unread; /* the disk could not read some of it, this time, or it may be decodable there */
 	/* Of several files here that are bad the one with the fewest bad chunks: which, and whether its size is bad. */
 	struct ckpt_chunkset best_bad;
 	char best[CKPT_ATTEMPT_CHARS];

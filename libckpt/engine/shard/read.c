@@ -73,6 +73,11 @@ bool ckpt_shard_read_patches(const struct ckpt_shard_read *f, size_t chunk)
 	return f->config.patch && ckpt_chunkset_has(f->config.patch->chunks, chunk);
 }
 
+bool ckpt_shard_read_decodes(const struct ckpt_shard_read *f)
+{
+	return f->config.encoded || (f->config.patch && f->config.patch->encoded);
+}
+
 static bool failed_in_patch(const struct ckpt_shard_read *f)
 {
 	return ckpt_shard_read_patches(f, ckpt_layout_chunk_at(f->config.layout, f->code_at));
@@ -279,8 +284,10 @@ static bool find(struct ckpt_shard_read *f)
 /* Whether there may be memory for what the block is decoded from. If nothing is under way there is. */
 static bool fits(const struct ckpt_shard_read *f, const struct ckpt_shard_read_block *b)
 {
-	return f->stored_bytes == 0 || b->stored.bytes == 0 ||
-	       f->stored_bytes + b->stored.bytes <= CKPT_SHARD_READ_STORED;
+	uint64_t bytes = ckpt_shard_read_block_stored(b);
+
+	return f->stored_bytes == 0 || bytes == 0 ||
+	       f->stored_bytes + bytes <= CKPT_SHARD_READ_STORED;
 }
 
 static int cut_targets(struct ckpt_shard_read *f, struct ckpt_shard_read_block *b)
@@ -399,7 +406,7 @@ static void release_blocks(struct ckpt_shard_read *f)
 static int open_decoder(struct ckpt_shard_read *f)
 {
 	f->decoders.layout = f->config.layout;
-	if (!f->config.encoded)
+	if (!ckpt_shard_read_decodes(f))
 		return 0;
 	struct ckpt_chunk_decoder *decoder = ckpt_chunk_decoders_lend(&f->decoders);
 	if (!decoder)
@@ -505,6 +512,7 @@ void ckpt_shard_read_clear(struct ckpt_shard_read *fetch)
 	CKPT_ASSERT(!ckpt_task_active(&fetch->task) && fetch->count == 0);
 	for (unsigned i = 0; fetch->ring && i < fetch->depth; i++) {
 		ckpt_stored_plan_clear(&fetch->ring[i].stored);
+		ckpt_stored_plan_clear(&fetch->ring[i].patched);
 		ckpt_copy_batch_clear(&fetch->ring[i].batch);
 		ckpt_free(fetch->ring[i].segments.items);
 	}

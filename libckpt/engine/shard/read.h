@@ -31,10 +31,14 @@
 /* The greatest chunk that can be read. */
 #define CKPT_SHARD_READ_CHUNK_MAX (UINT32_C(64) << 20)
 
-/* Another plain copy of the shard, and which chunks come from there. It is opened cached: only they are read of it. */
+/*
+ * Another copy of the shard, and which chunks come from there. A plain one is opened cached: only these chunks are read
+ * of it. Of an encoded one those that they refer to are read, too.
+ */
 struct ckpt_shard_read_patch {
 	struct ckpt_store *store;
 	struct ckpt_object *file;
+	const struct ckpt_encoded *encoded; /* what `file` is; NULL: the plain shard */
 	const struct ckpt_chunkset *chunks;
 };
 

@@ -37,15 +37,15 @@ static void fill_header(const struct ckpt_shard_read_block *b)
 }
 
 /* Decodes a chunk to where it belongs. False: it is damaged. */
-static bool decode(
-	const struct ckpt_shard_read_block *b, size_t chunk, const struct ckpt_pieces *pieces)
+static bool decode(const struct ckpt_shard_read_block *b, const struct ckpt_stored_plan *plan,
+	size_t chunk, const struct ckpt_pieces *pieces)
 {
 	/* One that lies in two slots is decoded beside them. */
 	bool straddles = pieces->head_length > 0 && pieces->tail_length > 0;
 	char *out = pieces->head_length > 0 ? pieces->head : pieces->tail;
 	const char *bytes;
 
-	if (!ckpt_stored_plan_decode(&b->stored, b->decoder, chunk, straddles ? NULL : out, &bytes))
+	if (!ckpt_stored_plan_decode(plan, b->decoder, chunk, straddles ? NULL : out, &bytes))
 		return false;
 	if (straddles) {
 		memcpy(pieces->head, bytes, pieces->head_length);
@@ -59,9 +59,10 @@ static bool is_right(
 	const struct ckpt_shard_read_block *b, size_t chunk, const struct ckpt_pieces *p)
 {
 	const struct ckpt_shard_read_config *c = &b->fetch->config;
+	bool patched = ckpt_shard_read_patches(b->fetch, chunk);
 
-	if (c->encoded && !ckpt_shard_read_patches(b->fetch, chunk))
-		return decode(b, chunk, p);
+	if (patched ? c->patch->encoded : c->encoded)
+		return decode(b, patched ? &b->patched : &b->stored, chunk, p);
 	struct ckpt_digest digest =
 		ckpt_digest_of_two(p->head, p->head_length, p->tail, p->tail_length);
 	return ckpt_digest_equal(&digest, &c->layout->chunks[chunk].digest);
@@ -108,7 +109,7 @@ static void check_back(struct ckpt_node *node)
 
 static void start_check(struct ckpt_shard_read_block *b)
 {
-	if (b->fetch->config.encoded) {
+	if (ckpt_shard_read_decodes(b->fetch)) {
 		b->decoder = ckpt_chunk_decoders_lend(&b->fetch->decoders);
 		/* A block that has been checked gives one back. */
 		if (!b->decoder) {
@@ -238,19 +239,14 @@ static struct ckpt_object *find_run(
 	return shared ? config->cached : config->file;
 }
 
-/* False: all that is wanted has been read. */
-static bool read_on(struct ckpt_shard_read_block *b)
+/* Reads the next run of a plain copy. False: all that is wanted of it has been read. */
+static bool read_plain_on(struct ckpt_shard_read_block *b)
 {
 	struct ckpt_shard_read *f = b->fetch;
 	uint64_t lo;
 	uint64_t hi;
 
 	struct ckpt_object *file = find_run(b, &lo, &hi);
-	if (!file && f->config.patch && !b->patching) {
-		b->patching = true;
-		b->read = b->lo;
-		file = find_run(b, &lo, &hi);
-	}
 	if (!file)
 		return false;
 	b->at = lo;
@@ -325,41 +321,75 @@ static bool start_lift(struct ckpt_shard_read_block *b)
 	return true;
 }
 
-/* Of an encoded shard. */
+/* Of encoded shards. */
+
+/* `patching` says of which copy. */
+static int plan_copy(struct ckpt_shard_read_block *b, struct ckpt_stored_plan *plan)
+{
+	size_t end = b->span.first_chunk + b->span.chunk_count;
+	int r = 0;
+
+	for (size_t i = b->span.first_chunk; i < end && r == 0; i++)
+		if (reads(b, i))
+			r = ckpt_stored_plan_add(plan, i);
+	return r < 0 ? r : ckpt_stored_plan_finish(plan);
+}
 
 int ckpt_shard_read_block_plan(struct ckpt_shard_read_block *block)
 {
-	const struct ckpt_shard_read *f = block->fetch;
-	size_t end = block->span.first_chunk + block->span.chunk_count;
+	const struct ckpt_shard_read_config *c = &block->fetch->config;
 	int r = 0;
 
-	if (!f->config.encoded)
+	if (c->encoded) {
+		block->stored = (struct ckpt_stored_plan){
+			.layout = c->layout, .encoded = c->encoded, .align = c->store->align};
+		r = plan_copy(block, &block->stored);
+	}
+	if (r == 0 && c->patch && c->patch->encoded) {
+		block->patched = (struct ckpt_stored_plan){.layout = c->layout,
+			.encoded = c->patch->encoded,
+			.align = c->patch->store->align};
+		block->patching = true;
+		r = plan_copy(block, &block->patched);
+		block->patching = false;
+	}
+	return r;
+}
+
+uint64_t ckpt_shard_read_block_stored(const struct ckpt_shard_read_block *block)
+{
+	return block->stored.bytes + block->patched.bytes;
+}
+
+static int begin_copy(struct ckpt_shard_read *f, struct ckpt_stored_plan *plan)
+{
+	if (plan->count == 0)
 		return 0;
-	block->stored = (struct ckpt_stored_plan){.layout = f->config.layout,
-		.encoded = f->config.encoded,
-		.align = f->config.store->align};
-	for (size_t i = block->span.first_chunk; i < end && r == 0; i++)
-		if (reads(block, i))
-			r = ckpt_stored_plan_add(&block->stored, i);
-	return r < 0 ? r : ckpt_stored_plan_finish(&block->stored);
+	int r = ckpt_stored_plan_begin(plan);
+	if (r == 0)
+		f->stored_bytes += plan->bytes;
+	return r;
 }
 
 int ckpt_shard_read_block_begin(struct ckpt_shard_read_block *block)
 {
-	if (!block->fetch->config.encoded)
-		return 0;
-	int r = ckpt_stored_plan_begin(&block->stored);
-	if (r == 0)
-		block->fetch->stored_bytes += block->stored.bytes;
-	return r;
+	int r = begin_copy(block->fetch, &block->stored);
+
+	return r < 0 ? r : begin_copy(block->fetch, &block->patched);
+}
+
+static void drop_copy(struct ckpt_shard_read *f, struct ckpt_stored_plan *plan)
+{
+	if (plan->allocated)
+		f->stored_bytes -= plan->bytes;
+	ckpt_stored_plan_clear(plan);
 }
 
 void ckpt_shard_read_block_drop(struct ckpt_shard_read_block *block)
 {
 	CKPT_ASSERT(!block->decoder);
-	if (block->stored.allocated)
-		block->fetch->stored_bytes -= block->stored.bytes;
-	ckpt_stored_plan_clear(&block->stored);
+	drop_copy(block->fetch, &block->stored);
+	drop_copy(block->fetch, &block->patched);
 }
 
 /* Whether the request is for a chunk that other ranks read, too: then it is read as they read it. */
@@ -373,37 +403,61 @@ static bool is_shared(const struct ckpt_shard_read_block *b)
 	return false;
 }
 
-/* As read_on(). What comes from the other copy, which is plain, follows. */
+/* The copy that is read now is encoded. */
+static bool is_encoded(const struct ckpt_shard_read_block *b)
+{
+	const struct ckpt_shard_read_config *c = &b->fetch->config;
+
+	return b->patching ? c->patch->encoded : c->encoded;
+}
+
+static struct ckpt_stored_plan *plan_of(struct ckpt_shard_read_block *b)
+{
+	return b->patching ? &b->patched : &b->stored;
+}
+
+/* The same of an encoded copy. */
 static bool read_stored_on(struct ckpt_shard_read_block *b)
 {
 	const struct ckpt_shard_read_config *c = &b->fetch->config;
+	struct ckpt_object *file = c->file;
 	struct ckpt_stored_request request;
 
-	if (!b->patching && ckpt_stored_plan_next(&b->stored, &request)) {
-		b->read = request.end;
-		ckpt_store_op_init(&b->op, &b->fetch->task, &b->fetch->said);
-		b->op.stop = c->stop;
-		ckpt_store_read(c->store, &b->op, is_shared(b) ? c->cached : c->file, request.data,
-			request.length, request.offset, -1);
-		return true;
-	}
-	if (!c->patch)
+	if (!ckpt_stored_plan_next(plan_of(b), &request))
 		return false;
-	if (!b->patching) {
-		b->patching = true;
-		b->read = b->lo;
-	}
-	return read_on(b);
+	if (b->patching)
+		file = c->patch->file;
+	else if (is_shared(b))
+		file = c->cached;
+	b->read = request.end;
+	ckpt_store_op_init(&b->op, &b->fetch->task, &b->fetch->said);
+	b->op.stop = c->stop;
+	ckpt_store_read(b->patching ? c->patch->store : c->store, &b->op, file, request.data,
+		request.length, request.offset, -1);
+	return true;
+}
+
+static bool read_copy_on(struct ckpt_shard_read_block *b)
+{
+	return is_encoded(b) ? read_stored_on(b) : read_plain_on(b);
+}
+
+/* False: all that is wanted has been read. What comes from the other copy comes last. */
+static bool read_on(struct ckpt_shard_read_block *b)
+{
+	if (read_copy_on(b))
+		return true;
+	if (b->patching || !b->fetch->config.patch)
+		return false;
+	b->patching = true;
+	b->read = b->lo;
+	return read_copy_on(b);
 }
 
 void ckpt_shard_read_block_start(struct ckpt_shard_read_block *block)
 {
 	block->read = block->lo;
-	if (block->fetch->config.encoded) {
-		block->state = read_stored_on(block) ? BLOCK_READING : BLOCK_READ;
-		return;
-	}
-	if (start_lift(block))
+	if (!block->fetch->config.encoded && start_lift(block))
 		return;
 	block->state = read_on(block) ? BLOCK_READING : BLOCK_READ;
 }
@@ -433,22 +487,40 @@ static void look_at_length(struct ckpt_shard_read_block *b)
 		b->op.result = CKPT_EINCOMPLETE;
 }
 
+/*
+ * A chunk that the request under way is for. The one that is read first may be read for others that refer to it, and may
+ * come from the other copy itself: then one that does not is told.
+ */
+static size_t chunk_asked_for(struct ckpt_shard_read_block *b)
+{
+	size_t chunk = ckpt_stored_plan_chunk(plan_of(b), 0);
+
+	if (ckpt_shard_read_patches(b->fetch, chunk) == b->patching)
+		return chunk;
+	chunk = b->span.first_chunk;
+	while (!reads(b, chunk))
+		chunk++;
+	CKPT_ASSERT(chunk < b->span.first_chunk + b->span.chunk_count);
+	return chunk;
+}
+
 /* The same of stored bytes. False: it failed, and the block ends. */
 static bool take_stored(struct ckpt_shard_read_block *b)
 {
 	struct ckpt_shard_read *f = b->fetch;
-	size_t chunk = ckpt_stored_plan_chunk(&b->stored, 0);
+	struct ckpt_stored_plan *plan = plan_of(b);
+	size_t chunk = chunk_asked_for(b);
 	int r;
 
 	look_at_length(b);
 	r = b->op.result;
 	if (r >= 0) {
-		ckpt_stored_plan_take(&b->stored);
+		ckpt_stored_plan_take(plan);
 		return true;
 	}
 	/* Bytes that cannot be had are bad ones, and so is what is decoded with them. */
 	if (f->config.bad && (r == CKPT_EINCOMPLETE || ckpt_store_is_unreadable(r))) {
-		if (!ckpt_stored_plan_narrow(&b->stored))
+		if (!ckpt_stored_plan_narrow(plan))
 			f->unread += r != CKPT_EINCOMPLETE;
 		return true;
 	}
@@ -462,10 +534,10 @@ static void take_read(struct ckpt_shard_read_block *b)
 {
 	struct ckpt_shard_read *f = b->fetch;
 
-	if (f->config.encoded && !b->patching) {
+	if (is_encoded(b)) {
 		bool goes_on = take_stored(b) && !ckpt_shard_read_stopping(f);
 
-		b->state = goes_on && read_stored_on(b) ? BLOCK_READING : BLOCK_READ;
+		b->state = goes_on && read_on(b) ? BLOCK_READING : BLOCK_READ;
 		return;
 	}
 	look_at_length(b);

@@ -32,8 +32,9 @@ struct ckpt_shard_read_block {
 	bool patching; /* what comes from the other copy is read, after all the rest */
 	bool narrow;   /* a request failed: each chunk is read by itself, to see which */
 	struct ckpt_store_op op;
-	/* Of an encoded shard. */
-	struct ckpt_stored_plan stored;     /* empty: nothing is to be decoded any more */
+	/* Of an encoded shard. Empty: nothing is to be decoded any more. */
+	struct ckpt_stored_plan stored;
+	struct ckpt_stored_plan patched;    /* the same, of the other copy */
 	struct ckpt_chunk_decoder *decoder; /* as long as it is checked */
 	struct ckpt_job check;
 	struct ckpt_job lift;
@@ -58,6 +59,8 @@ static inline bool ckpt_shard_read_shares(const struct ckpt_shard_read *f, size_
 
 /* shard/read.c: it comes from the other copy. */
 bool ckpt_shard_read_patches(const struct ckpt_shard_read *f, size_t chunk);
+/* shard/read.c: some of what it reads is encoded. */
+bool ckpt_shard_read_decodes(const struct ckpt_shard_read *f);
 
 static inline bool ckpt_shard_read_stopping(const struct ckpt_shard_read *f)
 {
@@ -71,10 +74,12 @@ void ckpt_shard_read_take_failure(struct ckpt_shard_read *f, int code, uint64_t 
 
 /* shard/read_block.c: begins to read, if anything is to be read, or to copy what slots still have. */
 void ckpt_shard_read_block_start(struct ckpt_shard_read_block *block);
-/* Of an encoded shard: what it is decoded from, when it was found. -ENOMEM. */
+/* Of encoded shards: what it is decoded from, when it was found. -ENOMEM. */
 int ckpt_shard_read_block_plan(struct ckpt_shard_read_block *block);
 /* Memory for that, when it begins. -ENOMEM. */
 int ckpt_shard_read_block_begin(struct ckpt_shard_read_block *block);
+/* Bytes of that memory. */
+uint64_t ckpt_shard_read_block_stored(const struct ckpt_shard_read_block *block);
 /* Nothing is to be decoded any more. */
 void ckpt_shard_read_block_drop(struct ckpt_shard_read_block *block);
 /* Lets it go on as far as it can, but not out. `prior` is its predecessor in the ring; NULL: none. */

@@ -853,8 +853,7 @@ PLANTED = [
         "an upload takes no room from the next save", REMOTE),
     Planted(
         "repaired-from-there-alone", "libckpt/engine/copy/repair.c",
-        "\treturn m->shard.file.fd < 0 || m->bad.count == m->bad.room ||\n"
-        "\t       (m->bad.count > 0 && m->there.encoded);\n",
+        "\treturn m->shard.file.fd < 0 || m->bad.count == m->bad.room;\n",
         "\treturn m->bad.count > 0;\n",
         "of a damaged shard only the chunks that are bad come from the remote store", MENDING),
     Planted(

@@ -21,7 +21,8 @@ static enum io_tap_way before(struct io_tap *tap, struct io_tap_req *r)
 {
 	struct scene *s = watching;
 
-	bool reads = r->req.op == CKPT_IO_OP_READ && strstr(r->path, SHARD);
+	bool reads = r->req.op == CKPT_IO_OP_READ &&
+		     (strstr(r->path, SHARD) || strstr(r->path, ".encoded"));
 	bool far = reads && s->far[r->req.fd];
 	s->far_read += far ? r->req.len : 0;
 	if (far && s->holds)
@@ -90,6 +91,23 @@ static void fixture(struct fixture_step *step, const char *dir, const struct ckp
 	fixture_commit(step);
 }
 
+void set_up_with(struct scene *s, const struct ckpt_tensor *tensors)
+{
+	struct ckpt_error err;
+	size_t size;
+
+	s->dir = scratch_make_in_memory();
+	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
+	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
+	fixture(&s->here, s->local, tensors);
+	fixture(&s->there, s->remote, tensors);
+	assert_int_equal(ckpt_layout_build(tensors, TENSORS, NULL, 0, CHUNK, &err, &s->layout), 0);
+	s->good = load(fixture_shard(&s->here, 0), &size);
+	assert_int_equal(size, s->layout->bytes);
+	s->index = load(fixture_index(&s->here, 0), &s->index_bytes);
+	s->names = scratch_count(s->local);
+}
+
 int set_up(void **state)
 {
 	static const int64_t sizes[TENSORS] = {3000, 100001, 700};
@@ -97,8 +115,6 @@ int set_up(void **state)
 	static char bytes[TENSORS][100001];
 	static struct ckpt_tensor tensors[TENSORS];
 	struct scene *s = calloc(1, sizeof(*s));
-	struct ckpt_error err;
-	size_t size;
 
 	for (size_t i = 0; i < TENSORS; i++) {
 		for (size_t k = 0; k < sizeof(bytes[i]); k++)
@@ -110,16 +126,7 @@ int set_up(void **state)
 			.shape = &sizes[i],
 			.data = bytes[i]};
 	}
-	s->dir = scratch_make_in_memory();
-	(void)snprintf(s->local, sizeof(s->local), "%s/local", s->dir);
-	(void)snprintf(s->remote, sizeof(s->remote), "%s/remote", s->dir);
-	fixture(&s->here, s->local, tensors);
-	fixture(&s->there, s->remote, tensors);
-	assert_int_equal(ckpt_layout_build(tensors, TENSORS, NULL, 0, CHUNK, &err, &s->layout), 0);
-	s->good = load(fixture_shard(&s->here, 0), &size);
-	assert_int_equal(size, s->layout->bytes);
-	s->index = load(fixture_index(&s->here, 0), &s->index_bytes);
-	s->names = scratch_count(s->local);
+	set_up_with(s, tensors);
 	*state = s;
 	return 0;
 }

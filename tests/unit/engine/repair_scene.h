@@ -32,7 +32,7 @@ struct scene {
 	uint64_t opened;      /* rigs, so far */
 	uint32_t block_bytes; /* 0: BLOCK */
 	bool far[FILES];      /* by descriptor: a file of the remote store */
-	uint64_t far_read;    /* bytes of its shards that were asked for */
+	uint64_t far_read;    /* bytes of its shards that were asked for, in either form */
 	unsigned renames;     /* new indexes that got their name */
 	char old[512];        /* a file that is there until the new ones are */
 	bool holds;           /* what is asked of them waits */
@@ -50,6 +50,8 @@ void store(const char *path, const char *bytes, size_t count);
 bool holds(const char *path, const char *bytes, size_t count);
 
 int set_up(void **state);
+/* The same with these tensors, TENSORS of them. */
+void set_up_with(struct scene *s, const struct ckpt_tensor *tensors);
 int tear_down(void **state);
 void open_rig(struct scene *s);
 /* Restores the step. */
