@@ -245,7 +245,8 @@ static int best_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_error_clear(&m->err);
-	if (strcmp(m->shard.attempt, m->best) != 0 || m->shard.file.fd < 0) {
+	if (strcmp(m->shard.attempt, m->best) != 0 || m->shard.form != m->best_form ||
+		m->shard.file.fd < 0) {
 		ckpt_shard_start_again(&m->shard, m->best, m->best_form);
 		CKPT_AWAIT(task, m->shard.task.finished);
 		if (*m->stop || m->shard.file.fd < 0)

@@ -145,11 +145,11 @@ static bool next_old(struct ckpt_shard_copy *c, enum ckpt_rank_file kind, char *
 {
 	uint32_t rank = c->shard->rank->rank;
 
-	while (ckpt_rank_files_next(c->there, rank, kind, c->old)) {
+	while (ckpt_rank_files_next_file(c->there, rank, kind, c->old, &c->old_form)) {
 		if (strcmp(c->old, c->attempt) == 0)
 			continue;
-		ckpt_name_rank_file(path, c->shard->generation, c->shard->step, rank,
-			ckpt_rank_files_form(c->there, rank, kind, c->old), c->old);
+		ckpt_name_rank_file(
+			path, c->shard->generation, c->shard->step, rank, c->old_form, c->old);
 		return true;
 	}
 	return false;

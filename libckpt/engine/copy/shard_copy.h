@@ -35,6 +35,7 @@ struct ckpt_shard_copy {
 	struct ckpt_store_op op;
 	const struct ckpt_rank_files *there;
 	char old[CKPT_ATTEMPT_CHARS];
+	enum ckpt_rank_file old_form;
 	bool removed; /* an index */
 };
 

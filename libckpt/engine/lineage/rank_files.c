@@ -129,6 +129,34 @@ enum ckpt_rank_file ckpt_rank_files_form(const struct ckpt_rank_files *files, ui
 	return form;
 }
 
+static bool has_form(const struct ckpt_rank_files *files, uint32_t rank, enum ckpt_rank_file form,
+	const char *attempt)
+{
+	struct file file;
+
+	for (size_t at = find(files, rank); at < files->count; at++) {
+		if (!parse(files->names[at], &file) || file.rank != rank)
+			break;
+		if (file.kind == form && strcmp(file.attempt, attempt) == 0)
+			return true;
+	}
+	return false;
+}
+
+bool ckpt_rank_files_next_file(const struct ckpt_rank_files *files, uint32_t rank,
+	enum ckpt_rank_file kind, char attempt[CKPT_ATTEMPT_CHARS], enum ckpt_rank_file *form)
+{
+	if (attempt[0] && *form == CKPT_RANK_SHARD &&
+		has_form(files, rank, CKPT_RANK_ENCODED, attempt)) {
+		*form = CKPT_RANK_ENCODED;
+		return true;
+	}
+	if (!ckpt_rank_files_next(files, rank, kind, attempt))
+		return false;
+	*form = ckpt_rank_files_form(files, rank, kind, attempt);
+	return true;
+}
+
 bool ckpt_rank_files_has_both(const struct ckpt_rank_files *files, uint32_t rank)
 {
 	char index[CKPT_ATTEMPT_CHARS] = "";

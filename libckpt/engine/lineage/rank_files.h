@@ -42,9 +42,16 @@ bool ckpt_rank_files_next(const struct ckpt_rank_files *files, uint32_t rank,
 /* The same, of shards that have no index of their attempt: they were begun, and nobody has finished them yet. */
 bool ckpt_rank_files_next_unfinished(
 	const struct ckpt_rank_files *files, uint32_t rank, char attempt[CKPT_ATTEMPT_CHARS]);
-/* The file that the rank has of that kind and attempt: another one than `kind` if it has only an encoded shard. */
+/* The file that the rank has of that kind and attempt: of a shard that is there in both forms the plain one. */
 enum ckpt_rank_file ckpt_rank_files_form(const struct ckpt_rank_files *files, uint32_t rank,
 	enum ckpt_rank_file kind, const char *attempt);
+
+/*
+ * Goes to the next file of that kind, and says what it is: of a shard that is there in both forms the plain one comes
+ * first, and then the encoded one. `attempt` is empty at first. False: no more.
+ */
+bool ckpt_rank_files_next_file(const struct ckpt_rank_files *files, uint32_t rank,
+	enum ckpt_rank_file kind, char attempt[CKPT_ATTEMPT_CHARS], enum ckpt_rank_file *form);
 
 /*
  * The same for many readers of one step: the directory is listed when the first one asks, and once for all of them. A

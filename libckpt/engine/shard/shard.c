@@ -75,6 +75,7 @@ static void begin_search(struct ckpt_shard *s)
 	s->listed[0] = 0;
 	s->listed_in = 0;
 	s->tried_count = 0;
+	s->own_forms = 0;
 	s->missing = false;
 	s->exhausted = false;
 	s->other = false;
@@ -115,8 +116,11 @@ static bool try_other_form(struct ckpt_shard *s)
 	return s->turned;
 }
 
-static void name_shard(const struct ckpt_shard *s, char *path)
+/* The file that is tried now. */
+static void name_shard(struct ckpt_shard *s, char *path)
 {
+	if (strcmp(s->attempt, s->rank->attempt) == 0)
+		s->own_forms |= 1u << s->form;
 	ckpt_name_rank_file(path, s->generation, s->step, s->rank->rank, s->form, s->attempt);
 }
 
@@ -150,18 +154,23 @@ static bool want_newer_list(struct ckpt_shard *s)
 	       ckpt_rank_lister_want_again(s->lister, &s->wait, &s->task);
 }
 
-static bool was_tried(const struct ckpt_shard *s, const char *attempt)
+/* The file that the list has given. */
+static bool was_tried(const struct ckpt_shard *s)
 {
 	for (unsigned i = 0; i < s->tried_count; i++)
-		if (strcmp(s->tried[i], attempt) == 0)
+		if (s->tried_forms[i] == s->listed_form && strcmp(s->tried[i], s->listed) == 0)
 			return true;
-	return strcmp(attempt, s->rank->attempt) == 0;
+	/* The first index that was tried has the manifest's attempt. */
+	return strcmp(s->listed, s->rank->attempt) == 0 &&
+	       (s->listed_form == CKPT_RANK_INDEX || s->own_forms >> s->listed_form & 1);
 }
 
 static void note_tried(struct ckpt_shard *s)
 {
-	if (s->tried_count < CKPT_SHARD_TRIED)
-		memcpy(s->tried[s->tried_count++], s->attempt, sizeof(s->attempt));
+	if (s->tried_count == CKPT_SHARD_TRIED)
+		return;
+	memcpy(s->tried[s->tried_count], s->listed, sizeof(s->listed));
+	s->tried_forms[s->tried_count++] = s->listed_form;
 }
 
 /*
@@ -182,19 +191,20 @@ static int next_attempt(struct ckpt_shard *s, enum ckpt_rank_file kind)
 		s->listed[0] = 0;
 	s->listed_in = l->lists;
 	do {
-		if (!ckpt_rank_files_next(&l->files, s->rank->rank, kind, s->listed)) {
+		if (!ckpt_rank_files_next_file(
+			    &l->files, s->rank->rank, kind, s->listed, &s->listed_form)) {
 			if (want_newer_list(s))
 				return 1;
 			*s->err = s->first;
 			return -ENOENT;
 		}
-	} while (was_tried(s, s->listed));
+	} while (was_tried(s));
 	memcpy(s->attempt, s->listed, sizeof(s->attempt));
 	note_tried(s);
-	enum ckpt_rank_file file = ckpt_rank_files_form(&l->files, s->rank->rank, kind, s->attempt);
-	ckpt_name_rank_file(path, s->generation, s->step, s->rank->rank, file, s->attempt);
+	ckpt_name_rank_file(
+		path, s->generation, s->step, s->rank->rank, s->listed_form, s->attempt);
 	if (kind == CKPT_RANK_SHARD) {
-		s->form = file;
+		s->form = s->listed_form;
 		s->either = false;
 	}
 	/* That it is missing is as it should be, of a rank that was repaired. */

@@ -7,7 +7,8 @@
  * the table is read and checked then. Its header is not read by itself: the index has all of it.
  *
  * A file is looked for by the attempt that the manifest names first. Where that one is missing or bad, the step's
- * directory is listed, and the rank's other files of that kind are tried: a repaired rank has files of another attempt.
+ * directory is listed, and the rank's other files of that kind are tried: a repaired rank has files of another attempt,
+ * and a copy that was begun in one form and finished in the other has left both.
  */
 #ifndef CKPT_ENGINE_SHARD_SHARD_H
 #define CKPT_ENGINE_SHARD_SHARD_H
@@ -70,10 +71,14 @@ struct ckpt_shard {
 	int table_code; /* why the table is no good */
 	struct ckpt_rank_lister_wait wait;
 	char listed[CKPT_ATTEMPT_CHARS]; /* the last one that the list has given ... */
-	unsigned listed_in;              /* ... which was list number so much */
+	enum ckpt_rank_file listed_form; /* ... and of a shard its form */
+	unsigned listed_in;              /* that was list number so much */
 	/* Those that were tried, so that no list makes them be tried again: no name is used twice. */
 	char tried[CKPT_SHARD_TRIED][CKPT_ATTEMPT_CHARS];
+	enum ckpt_rank_file tried_forms[CKPT_SHARD_TRIED];
 	unsigned tried_count;
+	unsigned
+		own_forms; /* a mask of those in which the shard of the manifest's attempt was tried */
 	struct ckpt_error first; /* why the first file that was there is no good */
 	char first_attempt[CKPT_ATTEMPT_CHARS];
 	enum ckpt_rank_file first_form;

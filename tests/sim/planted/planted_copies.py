@@ -87,7 +87,7 @@ COPIES = [
         "the code of several bad files is that of the one that is told", REPAIRED),
     Planted(
         "search-tries-a-file-again", "libckpt/engine/shard/shard.c",
-        "\t\tif (strcmp(s->tried[i], attempt) == 0)\n",
+        "\t\tif (s->tried_forms[i] == s->listed_form && strcmp(s->tried[i], s->listed) == 0)\n",
         "\t\tif (false)\n",
         "a bad file is not read again when the step is listed anew", REPAIRED),
     Planted(

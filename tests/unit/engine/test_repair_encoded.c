@@ -3,6 +3,7 @@
 #include "lib/test.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -135,6 +136,87 @@ static void test_unreadable_there(void **state)
 	assert_mends(s);
 }
 
+#define OTHER "00000000000000ff"
+#define LAST  "ffffffffffffffff"
+
+static const char *path_here(struct scene *s, const char *attempt, const char *form)
+{
+	static char path[CKPT_PATH_MAX];
+
+	(void)snprintf(
+		path, sizeof(path), "/g000001/step-0000000010/rank-00000.%s%s", attempt, form);
+	return scratch_join(s->local, path);
+}
+
+/*
+ * Two bad files here, an encoded and a plain one, of two attempts or of one, and of the worse one a chunk is bad there,
+ * too: the better one is opened again, in the form that it has, whichever was looked at last.
+ */
+static void test_best_of_two_forms(void **state)
+{
+	struct scene *s = *state;
+
+	for (unsigned i = 0; i < 6; i++) {
+		struct prng prng = {i + 1};
+		bool encoded_best = i % 2 == 0;
+		bool encoded_first = i / 2 == 0;
+		bool one_attempt = i / 2 == 2;
+		char paths[2][512];
+
+		(void)snprintf(paths[0], sizeof(paths[0]), "%s",
+			path_here(s, encoded_first ? LAST : OTHER, SHARD));
+		(void)snprintf(paths[1], sizeof(paths[1]), "%s",
+			path_here(s, encoded_first || one_attempt ? OTHER : LAST, ".encoded"));
+		encode_here(s, &prng);
+		assert_int_equal(rename(encode_fixture_path(&s->here, 0), paths[1]), 0);
+		store(paths[0], s->good, s->layout->bytes);
+		for (unsigned k = 0; k < (encoded_best ? 3 : 1); k++)
+			scratch_flip(paths[0], (long)s->layout->chunks[2 + k].offset);
+		for (unsigned k = 0; k < (encoded_best ? 1 : 3); k++)
+			damage_stored(paths[1], 12 + k, &prng);
+		store(fixture_shard(&s->there, 0), s->good, s->layout->bytes);
+		damage(s, &s->there, encoded_best ? 3 : 13, &prng);
+		assert_mends(s);
+		assert_int_equal(s->far_read, s->layout->chunks[encoded_best ? 12 : 2].length);
+	}
+}
+
+/* One attempt has both forms, of which one is bad, as a copy leaves them that was begun anew in the other form. */
+static void test_both_forms(void **state)
+{
+	struct scene *s = *state;
+	struct prng prng = {53};
+
+	encode_here(s, &prng);
+	store(fixture_shard(&s->here, 0), s->good, s->layout->bytes);
+	damage(s, &s->here, 4, &prng);
+	open_rig(s);
+	assert_int_equal(read_it(s), 0);
+	/* The encoded one is tried first, now that one was read. */
+	store(fixture_shard(&s->here, 0), s->good, s->layout->bytes);
+	damage_stored(encode_fixture_path(&s->here, 0), 6, &prng);
+	assert_int_equal(read_it(s), 0);
+	assert_int_equal(truncate(encode_fixture_path(&s->here, 0), 100), 0);
+	assert_int_equal(read_it(s), 0);
+	core_rig_close(&s->rig);
+	/* The remote store has both, and what is needed is bad in one. */
+	for (unsigned i = 0; i < 2; i++) {
+		restore_files(s);
+		damage(s, &s->here, 4, &prng);
+		encode_there(s, &prng);
+		store(fixture_shard(&s->there, 0), s->good, s->layout->bytes);
+		if (i == 0)
+			damage(s, &s->there, 4, &prng);
+		else
+			damage_stored(encode_fixture_path(&s->there, 0), 4, &prng);
+		assert_mends(s);
+	}
+	/* Bad in both. */
+	damage(s, &s->here, 4, &prng);
+	damage(s, &s->there, 4, &prng);
+	assert_fails(s);
+}
+
 #define ELEMENTS 20000
 
 /* Model weights that are the upper halves of their master. */
@@ -203,6 +285,8 @@ int main(void)
 		SCENE(test_encoded),
 		SCENE(test_every_chunk_somewhere),
 		SCENE(test_unreadable_there),
+		SCENE(test_best_of_two_forms),
+		SCENE(test_both_forms),
 		cmocka_unit_test_setup_teardown(
 			test_decoded_with_a_bad_one, set_up_rounded, tear_down),
 	};
