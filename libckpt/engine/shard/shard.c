@@ -21,13 +21,13 @@ static struct ckpt_shard *shard_of(struct ckpt_task *task)
 	return CKPT_CONTAINER(task, struct ckpt_shard, task);
 }
 
-static int fail_missing(struct ckpt_shard *s, const char *what)
+static int fail_missing(struct ckpt_shard *s, const char *what, const char *other_form)
 {
 	return ckpt_fail_at(s->err, CKPT_EINCOMPLETE,
 		&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->path},
-		"%s %s of step %llu is not in %s%s%s, though the step was committed: it was "
+		"%s %s%s of step %llu is not in %s%s%s, though the step was committed: it was "
 		"written on node %s; bring the file back, or use another step",
-		what, s->path, (unsigned long long)s->step, s->store->label,
+		what, s->path, other_form, (unsigned long long)s->step, s->store->label,
 		s->op.result == -ENOENT ? "" : ", but something else: ",
 		s->op.result == -ENOENT ? "" : ckpt_code_text(s->op.result), s->rank->node);
 }
@@ -310,7 +310,7 @@ static int take_index(struct ckpt_shard *s)
 	int r = s->op.result;
 
 	if (r == -ENOENT || (ckpt_store_is_no_file(r) && r != -EFBIG))
-		return fail_missing(s, "the index");
+		return fail_missing(s, "the index", "");
 	if (r == -EFBIG)
 		return ckpt_fail_at(s->err, CKPT_EINTEGRITY,
 			&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->path},
@@ -473,10 +473,16 @@ static void table_work(struct ckpt_job *job)
 			table, s->file_bytes, s->path, &s->job.error);
 }
 
+/* Each form was tried. */
+static bool is_in_no_form(const struct ckpt_shard *s)
+{
+	return s->op.result == -ENOENT && s->either;
+}
+
 static int take_open(struct ckpt_shard *s)
 {
 	if (s->op.result == -ENOENT || ckpt_store_is_no_file(s->op.result))
-		return fail_missing(s, "shard");
+		return fail_missing(s, "shard", is_in_no_form(s) ? " (or .encoded)" : "");
 	if (s->op.result < 0)
 		return fail_read(s, s->op.result);
 	s->core->encoded_seen = s->form == CKPT_RANK_ENCODED;
@@ -560,8 +566,10 @@ static int attempt_body(struct ckpt_task *task)
 		ckpt_store_open(s->store, &s->op, s->path, &s->file);
 		CKPT_AWAIT(task, s->op.done);
 	} while (try_other_form(s));
-	/* Of what is there in no form the first one is told. */
-	name_shard(s, s->path);
+	if (is_in_no_form(s))
+		ckpt_name_shard(s->path, s->generation, s->step, s->rank->rank, s->attempt);
+	else
+		name_shard(s, s->path);
 	if (s->form == CKPT_RANK_ENCODED && s->file.fd >= 0)
 		return ckpt_task_continue(task, table_body);
 	if (s->exhausted)

@@ -217,6 +217,23 @@ static void test_both_forms(void **state)
 	assert_fails(s);
 }
 
+/* A shard that is there in neither form is not said to be an encoded one, whatever was read before. */
+static void test_missing(void **state)
+{
+	struct scene *s = *state;
+	struct prng prng = {59};
+
+	encode_here(s, &prng);
+	assert_int_equal(unlink(fixture_shard(&s->there, 0)), 0);
+	open_rig(s);
+	assert_int_equal(read_it(s), 0);
+	assert_int_equal(unlink(encode_fixture_path(&s->here, 0)), 0);
+	assert_int_equal(read_it(s), CKPT_EINCOMPLETE);
+	assert_non_null(strstr(s->rig.err.message, SHARD " (or .encoded) of step 10 is not in "));
+	assert_non_null(strstr(s->rig.err.file, SHARD));
+	core_rig_close(&s->rig);
+}
+
 #define ELEMENTS 20000
 
 /* Model weights that are the upper halves of their master. */
@@ -287,6 +304,7 @@ int main(void)
 		SCENE(test_unreadable_there),
 		SCENE(test_best_of_two_forms),
 		SCENE(test_both_forms),
+		SCENE(test_missing),
 		cmocka_unit_test_setup_teardown(
 			test_decoded_with_a_bad_one, set_up_rounded, tear_down),
 	};
