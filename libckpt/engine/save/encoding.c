@@ -17,15 +17,24 @@
 #include "engine/save/save_state.h"
 #include "engine/save/saver.h"
 
+/* How far the search for masters is. */
+enum search_state {
+	SEARCH_NOT_BEGUN = 0,
+	SEARCH_LISTING,
+	SEARCH_LISTED, /* blocks that wait are known: the others are encoded */
+	SEARCH_FINDING,
+	SEARCH_DONE,
+};
+
 struct ckpt_save_encoding {
 	struct ckpt_save *save;
 	struct ckpt_encoded table;
 	size_t ref_room;
 	uint64_t end;                 /* of what is in the file, or on its way there */
-	struct ckpt_masters *masters; /* NULL: no tensor has one */
-	struct ckpt_job find;         /* masters */
-	bool finding;
-	bool found;
+	struct ckpt_masters *masters; /* NULL: no tensor has one, or they are not listed */
+	enum search_state search;
+	struct ckpt_job search_job; /* lists, then finds */
+	int list_result;
 	struct ckpt_lane *first; /* that wait for an encoder */
 	struct ckpt_lane *last;
 	void *tail; /* table and trailer that are being written */
@@ -84,8 +93,7 @@ int ckpt_encoding_start(struct ckpt_save *save)
 	e->table.chunks = ckpt_alloc_array(layout->chunk_count, sizeof(*e->table.chunks));
 	if (!e->table.chunks)
 		goto no_memory;
-	if (save->hold && ckpt_masters_new(layout, save->plan->block_bytes, &e->masters) < 0)
-		goto no_memory;
+	e->search = save->hold ? SEARCH_NOT_BEGUN : SEARCH_DONE;
 	return 0;
 no_memory:
 	return ckpt_fail(&save->work, -ENOMEM, "out of memory");
@@ -97,7 +105,7 @@ void ckpt_encoding_end(struct ckpt_save *save)
 
 	if (!e)
 		return;
-	CKPT_ASSERT(!e->finding || e->found);
+	CKPT_ASSERT(e->search != SEARCH_LISTING && e->search != SEARCH_FINDING);
 	ckpt_masters_free(e->masters);
 	ckpt_free(e->table.chunks);
 	ckpt_free(e->table.refs);
@@ -270,9 +278,10 @@ static void try_encode(struct ckpt_save *save, size_t block)
 	struct ckpt_save_encoding *e = save->encoding;
 	struct ckpt_lane *lane = block < save->plan->block_count ? save->lanes[block] : NULL;
 	const struct ckpt_span *span = &save->plan->blocks[block].span;
+	if (!lane || !lane->staged || lane->ready || e->search < SEARCH_LISTED)
+		return;
 	bool related = e->masters && e->masters->waiting[block];
-
-	if (!lane || !lane->staged || lane->ready || (related && !e->found))
+	if (related && e->search != SEARCH_DONE)
 		return;
 	/* Its end is encoded here. It is kept as long as that is not done. */
 	if (span->straddled && (!save->lanes[block - 1] || !save->lanes[block - 1]->staged))
@@ -302,23 +311,68 @@ static void try_all(struct ckpt_save *save)
 		try_encode(save, i);
 }
 
+static void search(struct ckpt_save *save, enum search_state state,
+	void (*work)(struct ckpt_job *job), void (*done)(struct ckpt_node *node))
+{
+	struct ckpt_save_encoding *e = save->encoding;
+
+	e->search = state;
+	e->search_job = (struct ckpt_job){.work = work};
+	e->search_job.node.run = done;
+	save->working++;
+	ckpt_env_run(save->core->parts.env, &e->search_job);
+}
+
 static void find_work(struct ckpt_job *job)
 {
-	struct ckpt_save_encoding *e = CKPT_CONTAINER(job, struct ckpt_save_encoding, find);
+	struct ckpt_save_encoding *e = CKPT_CONTAINER(job, struct ckpt_save_encoding, search_job);
 	struct ckpt_chunk_source source = source_of(e->save);
 
-	ckpt_masters_find(e->masters, &source);
+	ckpt_masters_find(e->masters, &source, &e->save->stopped);
 }
 
 static void find_done(struct ckpt_node *node)
 {
 	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
-	struct ckpt_save_encoding *e = CKPT_CONTAINER(job, struct ckpt_save_encoding, find);
+	struct ckpt_save_encoding *e = CKPT_CONTAINER(job, struct ckpt_save_encoding, search_job);
 	struct ckpt_save *save = e->save;
 
-	e->found = true;
+	e->search = SEARCH_DONE;
 	save->working--;
 	try_all(save);
+	ckpt_task_wake(&save->task);
+}
+
+/* Once the whole shard is staged. */
+static void try_find(struct ckpt_save *save)
+{
+	if (save->encoding->search == SEARCH_LISTED &&
+		save->staged_count == save->plan->block_count && !save->code)
+		search(save, SEARCH_FINDING, find_work, find_done);
+}
+
+static void list_work(struct ckpt_job *job)
+{
+	struct ckpt_save_encoding *e = CKPT_CONTAINER(job, struct ckpt_save_encoding, search_job);
+	const struct ckpt_plan *plan = e->save->plan;
+
+	e->list_result =
+		ckpt_masters_new(plan->layout, plan->block_bytes, &e->save->stopped, &e->masters);
+}
+
+static void list_done(struct ckpt_node *node)
+{
+	struct ckpt_job *job = CKPT_CONTAINER(node, struct ckpt_job, node);
+	struct ckpt_save_encoding *e = CKPT_CONTAINER(job, struct ckpt_save_encoding, search_job);
+	struct ckpt_save *save = e->save;
+
+	e->search = e->masters ? SEARCH_LISTED : SEARCH_DONE;
+	save->working--;
+	CKPT_ASSERT(e->list_result != -ECANCELED || save->code);
+	if (e->list_result < 0 && !save->code)
+		ckpt_save_stop(save, ckpt_fail(&save->work, -ENOMEM, "out of memory"));
+	try_all(save);
+	try_find(save);
 	ckpt_task_wake(&save->task);
 }
 
@@ -328,16 +382,13 @@ void ckpt_encoding_note_staged(struct ckpt_save *save, size_t block)
 
 	if (!e || save->code)
 		return;
+	/* Not before: no copy waits for it. */
+	if (e->search == SEARCH_NOT_BEGUN)
+		search(save, SEARCH_LISTING, list_work, list_done);
 	try_encode(save, block);
 	if (block + 1 < save->plan->block_count)
 		try_encode(save, block + 1);
-	if (!e->masters || e->finding || save->staged_count < save->plan->block_count || save->code)
-		return;
-	e->finding = true;
-	e->find.work = find_work;
-	e->find.node.run = find_done;
-	save->working++;
-	ckpt_env_run(save->core->parts.env, &e->find);
+	try_find(save);
 }
 
 int ckpt_encoding_lane_body(struct ckpt_task *task)

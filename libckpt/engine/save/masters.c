@@ -17,8 +17,7 @@
 struct ckpt_master_candidate {
 	size_t entry;
 	uint64_t elements;
-	/* Of the sampled elements, rounded: bf16, f16. */
-	uint64_t keys[2];
+	uint64_t key; /* of the sampled elements, rounded; 0 before they are sampled */
 };
 
 static bool is_16_bits(uint32_t dtype)
@@ -26,33 +25,45 @@ static bool is_16_bits(uint32_t dtype)
 	return dtype == CKPT_BF16 || dtype == CKPT_F16;
 }
 
-static int by_elements(const void *a, const void *b)
+static int compare(uint64_t a, uint64_t b)
+{
+	return (a > b) - (a < b);
+}
+
+static int by_key(const void *a, const void *b)
 {
 	const struct ckpt_master_candidate *x = a;
 	const struct ckpt_master_candidate *y = b;
 
 	if (x->elements != y->elements)
-		return x->elements < y->elements ? -1 : 1;
-	return x->entry < y->entry ? -1 : x->entry > y->entry;
+		return compare(x->elements, y->elements);
+	return x->key != y->key ? compare(x->key, y->key) : compare(x->entry, y->entry);
 }
 
-/* The first tensor with so many elements; tensor_count: there is none. */
-static size_t first_of(const struct ckpt_masters *masters, uint64_t elements)
+/* The first one that is not before so many elements with this key. */
+static size_t first_of(
+	const struct ckpt_master_candidate *tensors, size_t count, uint64_t elements, uint64_t key)
 {
 	size_t low = 0;
-	size_t high = masters->tensor_count;
+	size_t high = count;
 
 	while (low < high) {
 		size_t middle = low + (high - low) / 2;
+		const struct ckpt_master_candidate *t = &tensors[middle];
 
-		if (masters->tensors[middle].elements < elements)
+		if (t->elements < elements || (t->elements == elements && t->key < key))
 			low = middle + 1;
 		else
 			high = middle;
 	}
-	return low < masters->tensor_count && masters->tensors[low].elements == elements
-		       ? low
-		       : masters->tensor_count;
+	return low;
+}
+
+static bool any_of(const struct ckpt_masters *masters, uint64_t elements)
+{
+	size_t i = first_of(masters->tensors[0], masters->tensor_count, elements, 0);
+
+	return i < masters->tensor_count && masters->tensors[0][i].elements == elements;
 }
 
 /* The blocks in which the chunks of an entry end. */
@@ -73,15 +84,17 @@ static void list_tensors(struct ckpt_masters *masters, const struct ckpt_layout 
 		const struct ckpt_entry *e = &layout->entries[i];
 
 		if (e->dtype == CKPT_F32 && e->nbytes > 0)
-			masters->tensors[masters->tensor_count++] = (struct ckpt_master_candidate){
-				.entry = i, .elements = e->nbytes / 4};
+			masters->tensors[0][masters->tensor_count++] =
+				(struct ckpt_master_candidate){
+					.entry = i, .elements = e->nbytes / 4};
 	}
-	qsort(masters->tensors, masters->tensor_count, sizeof(*masters->tensors), by_elements);
+	qsort(masters->tensors[0], masters->tensor_count, sizeof(*masters->tensors[0]), by_key);
 }
 
-static int list_weights(
-	struct ckpt_masters *masters, const struct ckpt_layout *layout, uint32_t block_bytes)
+static int list_weights(struct ckpt_masters *masters, const struct ckpt_layout *layout,
+	uint32_t block_bytes, const atomic_bool *stopped)
 {
+	bool any_f16 = false;
 	size_t room = 0;
 
 	for (size_t i = 0; i < layout->entry_count; i++)
@@ -92,17 +105,22 @@ static int list_weights(
 	for (size_t i = 0; i < layout->entry_count; i++) {
 		const struct ckpt_entry *e = &layout->entries[i];
 
-		if (!is_16_bits(e->dtype) || e->nbytes == 0 ||
-			first_of(masters, e->nbytes / 2) == masters->tensor_count)
+		if (atomic_load(stopped))
+			return -ECANCELED;
+		if (!is_16_bits(e->dtype) || e->nbytes == 0 || !any_of(masters, e->nbytes / 2))
 			continue;
+		any_f16 = any_f16 || e->dtype == CKPT_F16;
 		masters->weights[masters->weight_count++] = i;
 		mark_blocks(masters, layout, e, block_bytes);
 	}
-	return 0;
+	if (!any_f16)
+		return 0;
+	masters->tensors[1] = ckpt_alloc_array(masters->tensor_count, sizeof(*masters->tensors[1]));
+	return masters->tensors[1] ? 0 : -ENOMEM;
 }
 
-int ckpt_masters_new(
-	const struct ckpt_layout *layout, uint32_t block_bytes, struct ckpt_masters **ret_masters)
+int ckpt_masters_new(const struct ckpt_layout *layout, uint32_t block_bytes,
+	const atomic_bool *stopped, struct ckpt_masters **ret_masters)
 {
 	struct ckpt_masters *masters = ckpt_alloc(sizeof(*masters));
 	size_t blocks = (size_t)((layout->bytes + block_bytes - 1) / block_bytes);
@@ -113,10 +131,10 @@ int ckpt_masters_new(
 		return r;
 	masters->of = ckpt_alloc_array(layout->entry_count, sizeof(*masters->of));
 	masters->waiting = ckpt_alloc_array(blocks, sizeof(*masters->waiting));
-	masters->tensors = ckpt_alloc_array(layout->entry_count, sizeof(*masters->tensors));
-	if (masters->of && masters->waiting && masters->tensors) {
+	masters->tensors[0] = ckpt_alloc_array(layout->entry_count, sizeof(*masters->tensors[0]));
+	if (masters->of && masters->waiting && masters->tensors[0]) {
 		list_tensors(masters, layout);
-		r = list_weights(masters, layout, block_bytes);
+		r = list_weights(masters, layout, block_bytes, stopped);
 	}
 	if (r == 0 && masters->weight_count > 0) {
 		*ret_masters = masters;
@@ -132,7 +150,8 @@ void ckpt_masters_free(struct ckpt_masters *masters)
 		return;
 	ckpt_free(masters->of);
 	ckpt_free(masters->waiting);
-	ckpt_free(masters->tensors);
+	ckpt_free(masters->tensors[0]);
+	ckpt_free(masters->tensors[1]);
 	ckpt_free(masters->weights);
 	ckpt_free(masters);
 }
@@ -160,17 +179,19 @@ static void take_samples(const struct ckpt_chunk_source *source, uint64_t offset
 			width);
 }
 
-static void take_keys(struct ckpt_master_candidate *tensor, const struct ckpt_chunk_source *source)
+static void take_keys(
+	const struct ckpt_masters *masters, size_t tensor, const struct ckpt_chunk_source *source)
 {
 	static const enum ckpt_chunk_kind kinds[2] = {CKPT_KIND_BF16, CKPT_KIND_F16};
+	struct ckpt_master_candidate t = masters->tensors[0][tensor];
 	uint32_t values[SAMPLES];
 	uint16_t rounded[SAMPLES];
 
-	take_samples(
-		source, source->layout->entries[tensor->entry].offset, tensor->elements, 4, values);
-	for (size_t i = 0; i < CKPT_COUNT(kinds); i++) {
+	take_samples(source, source->layout->entries[t.entry].offset, t.elements, 4, values);
+	for (size_t i = 0; i < CKPT_COUNT(kinds) && masters->tensors[i]; i++) {
 		ckpt_codec_round(kinds[i], values, SAMPLES, rounded);
-		tensor->keys[i] = ckpt_hash64(rounded, sizeof(rounded), 0);
+		t.key = ckpt_hash64(rounded, sizeof(rounded), 0);
+		masters->tensors[i][tensor] = t;
 	}
 }
 
@@ -193,41 +214,61 @@ static size_t similarity(const char *a, const char *b)
 	return longest;
 }
 
+/* Of some tensors with the same samples, the one whose name is most like the weight's. */
+static const struct ckpt_entry *most_similar(const struct ckpt_master_candidate *tensors,
+	size_t count, const struct ckpt_entry *entries, const char *name)
+{
+	const struct ckpt_entry *best = &entries[tensors[0].entry];
+	size_t best_similarity = count > 1 ? similarity(name, best->name) : 0;
+
+	for (size_t i = 1; i < count; i++) {
+		const struct ckpt_entry *e = &entries[tensors[i].entry];
+		size_t likeness = similarity(name, e->name);
+
+		if (likeness > best_similarity) {
+			best = e;
+			best_similarity = likeness;
+		}
+	}
+	return best;
+}
+
 /* What one is the rounding of; 0: of no tensor. */
-static uint64_t find_one(const struct ckpt_masters *masters, const struct ckpt_chunk_source *source,
+static uint64_t find_one(struct ckpt_masters *masters, const struct ckpt_chunk_source *source,
 	const struct ckpt_entry *weight)
 {
-	const struct ckpt_entry *entries = source->layout->entries;
+	const struct ckpt_master_candidate *tensors = masters->tensors[weight->dtype == CKPT_F16];
 	uint64_t elements = weight->nbytes / 2;
 	uint16_t samples[SAMPLES];
-	const struct ckpt_entry *best = NULL;
-	size_t best_similarity = 0;
 	size_t alike = 0;
 
 	take_samples(source, weight->offset, elements, sizeof(*samples), samples);
 	uint64_t key = ckpt_hash64(samples, sizeof(samples), 0);
-	for (size_t i = first_of(masters, elements);
-		i < masters->tensor_count && masters->tensors[i].elements == elements; i++) {
-		const struct ckpt_master_candidate *tensor = &masters->tensors[i];
+	size_t first = first_of(tensors, masters->tensor_count, elements, key);
+	while (alike < ALIKE_MAX && first + alike < masters->tensor_count) {
+		const struct ckpt_master_candidate *t = &tensors[first + alike];
 
-		if (tensor->keys[weight->dtype == CKPT_F16] != key)
-			continue;
-		size_t likeness = similarity(weight->name, entries[tensor->entry].name);
-		if (!best || likeness > best_similarity) {
-			best = &entries[tensor->entry];
-			best_similarity = likeness;
-		}
-		if (++alike == ALIKE_MAX)
+		masters->compared++;
+		if (t->elements != elements || t->key != key)
 			break;
+		alike++;
 	}
-	return best ? best->offset : 0;
+	return alike == 0
+		       ? 0
+		       : most_similar(tensors + first, alike, source->layout->entries, weight->name)
+				 ->offset;
 }
 
-void ckpt_masters_find(struct ckpt_masters *masters, const struct ckpt_chunk_source *source)
+void ckpt_masters_find(struct ckpt_masters *masters, const struct ckpt_chunk_source *source,
+	const atomic_bool *stopped)
 {
-	for (size_t i = 0; i < masters->tensor_count; i++)
-		take_keys(&masters->tensors[i], source);
-	for (size_t i = 0; i < masters->weight_count; i++) {
+	for (size_t i = 0; i < masters->tensor_count && !atomic_load(stopped); i++)
+		take_keys(masters, i, source);
+	for (size_t i = 0; i < CKPT_COUNT(masters->tensors) && !atomic_load(stopped); i++)
+		if (masters->tensors[i])
+			qsort(masters->tensors[i], masters->tensor_count,
+				sizeof(*masters->tensors[i]), by_key);
+	for (size_t i = 0; i < masters->weight_count && !atomic_load(stopped); i++) {
 		size_t entry = masters->weights[i];
 
 		masters->of[entry] = find_one(masters, source, &source->layout->entries[entry]);

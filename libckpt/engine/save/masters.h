@@ -7,6 +7,7 @@
 #ifndef CKPT_ENGINE_SAVE_MASTERS_H
 #define CKPT_ENGINE_SAVE_MASTERS_H
 
+#include <stdatomic.h>
 #include "engine/shard/chunk_encode.h"
 
 struct ckpt_master_candidate;
@@ -14,19 +15,25 @@ struct ckpt_master_candidate;
 struct ckpt_masters {
 	uint64_t *of; /* by entry, see ckpt_chunk_source; 0 before they are found */
 	bool *waiting; /* by block: chunks that end in it may have masters, and are encoded once these are found */
-	struct ckpt_master_candidate *tensors; /* fp32 tensors, by size */
+	/* fp32 tensors, by size; then by size and samples, rounded to bf16, and to f16 if weights are of that type. */
+	struct ckpt_master_candidate *tensors[2];
 	size_t tensor_count;
 	size_t *weights; /* entries of 16 bits; an fp32 tensor has as many elements */
 	size_t weight_count;
+	uint64_t compared; /* tensors whose samples were compared with those of a weight */
 };
 
-/* *ret_masters is NULL if no tensor can have a master. -ENOMEM. */
-int ckpt_masters_new(
-	const struct ckpt_layout *layout, uint32_t block_bytes, struct ckpt_masters **ret_masters);
+/*
+ * Lists what may be a master and what may have one, any thread. It takes a while for many tensors. *ret_masters is NULL if
+ * no tensor can have a master. -ENOMEM. -ECANCELED: it was stopped.
+ */
+int ckpt_masters_new(const struct ckpt_layout *layout, uint32_t block_bytes,
+	const atomic_bool *stopped, struct ckpt_masters **ret_masters);
 /* NULL is ignored. */
 void ckpt_masters_free(struct ckpt_masters *masters);
 
-/* Finds them, of a shard that is whole in memory. Any thread. */
-void ckpt_masters_find(struct ckpt_masters *masters, const struct ckpt_chunk_source *source);
+/* Finds them, of a shard that is whole in memory; once. Any thread. It ends soon after it is stopped, with some or none. */
+void ckpt_masters_find(struct ckpt_masters *masters, const struct ckpt_chunk_source *source,
+	const atomic_bool *stopped);
 
 #endif
