@@ -25,6 +25,7 @@
 
 struct ckpt_allowance;
 struct ckpt_core;
+struct ckpt_decoders;
 struct ckpt_deletion;
 struct ckpt_exchange_call;
 struct ckpt_lineage;
@@ -78,7 +79,9 @@ struct ckpt_core_config {
 	uint32_t
 		node_leader; /* with node_store: the lowest rank on this node, which keeps its store */
 	bool tolerant;       /* rank 0: replicas that differ fail no step */
-	uint32_t encoders; /* shards are stored encoded, with so many encoders; 0: plain */
+	uint32_t decoders;     /* that read encoded shards; 0: CKPT_DECODERS_MAX */
+	uint64_t stored_bytes; /* of encoded shards that reads hold at once; 0: as much as usual */
+	uint32_t encoders;     /* shards are stored encoded, with so many encoders; 0: plain */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };
@@ -171,6 +174,7 @@ struct ckpt_core {
 	struct ckpt_allowance *allowance; /* core/: how much this rank may have */
 	struct ckpt_exchange_call *calls; /* ranks/: under way */
 	struct ckpt_lineage *lineage;     /* lineage/: what the store holds, and the generation */
+	struct ckpt_decoders *decoders; /* shard/: of encoded shards that are read; NULL: none is */
 	bool encoded_seen;  /* shard/: the shard that was opened last was stored encoded */
 	bool unlocked;      /* shard/: that a shard which is sent could not be locked was said */
 	struct ckpt_gc *gc; /* gc/: retention and settling, under way */

@@ -208,6 +208,7 @@ static int open_core(
 		.lost_nodes = (opts->flags & CKPT_ENGINE_LOST_NODES) != 0,
 		.node_leader = opts->node_leader,
 		.tolerant = opts->replicas == CKPT_REPLICAS_WARN,
+		.decoders = ckpt_env_os_threads(engine->env),
 		.encoders = encoders_of(opts)};
 
 	if (opts->session)

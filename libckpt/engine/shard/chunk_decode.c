@@ -2,6 +2,7 @@
 /* From stored bytes to the chunk. */
 #include "engine/shard/chunk_decode.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -15,31 +16,60 @@
 struct ckpt_chunk_decoder {
 	struct ckpt_codec *codec;
 	uint8_t *master;
-	char *out; /* one chunk, of who has no room for it */
-	char *ref; /* chunk `ref_chunk`, which others refer to */
+	uint64_t shard; /* 0: none */
+	uint64_t room;  /* bytes of `out` and of `ref` */
+	char *out;      /* one chunk, of who has no room for it */
+	char *ref;      /* chunk `ref_chunk`, which others refer to */
 	size_t ref_chunk;
 };
 
 #if CKPT_HAVE_CODEC
 
-struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(const struct ckpt_layout *layout)
+struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(void)
 {
 	struct ckpt_chunk_decoder *d = ckpt_alloc(sizeof(*d));
-	size_t largest = 1;
 
 	if (!d)
 		return NULL;
-	for (size_t i = 0; i < layout->chunk_count; i++)
-		largest = ckpt_max_u64(largest, layout->chunks[i].length);
 	d->ref_chunk = NO_CHUNK;
 	d->codec = ckpt_codec_open(CKPT_SIMD_BEST);
 	d->master = ckpt_alloc(MASTER_BYTES);
-	d->out = ckpt_alloc(largest);
-	d->ref = ckpt_alloc(largest);
-	if (d->codec && d->master && d->out && d->ref)
+	if (d->codec && d->master)
 		return d;
 	ckpt_chunk_decoder_close(d);
 	return NULL;
+}
+
+static void free_room(struct ckpt_chunk_decoder *d)
+{
+	ckpt_free(d->out);
+	ckpt_free(d->ref);
+	d->out = NULL;
+	d->ref = NULL;
+	d->room = 0;
+}
+
+int ckpt_chunk_decoder_aim(struct ckpt_chunk_decoder *decoder, uint64_t shard, uint64_t chunk_bytes)
+{
+	decoder->shard = 0;
+	decoder->ref_chunk = NO_CHUNK;
+	if (decoder->room < chunk_bytes) {
+		free_room(decoder);
+		decoder->out = ckpt_alloc(chunk_bytes);
+		decoder->ref = ckpt_alloc(chunk_bytes);
+		if (!decoder->out || !decoder->ref) {
+			free_room(decoder);
+			return -ENOMEM;
+		}
+		decoder->room = chunk_bytes;
+	}
+	decoder->shard = shard;
+	return 0;
+}
+
+bool ckpt_chunk_decoder_is_for(const struct ckpt_chunk_decoder *decoder, uint64_t shard)
+{
+	return decoder->shard == shard;
 }
 
 void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder)
@@ -48,8 +78,7 @@ void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder)
 		return;
 	ckpt_codec_close(decoder->codec);
 	ckpt_free(decoder->master);
-	ckpt_free(decoder->out);
-	ckpt_free(decoder->ref);
+	free_room(decoder);
 	ckpt_free(decoder);
 }
 
@@ -266,10 +295,24 @@ bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_sto
 
 #else
 
-struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(const struct ckpt_layout *layout)
+struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(void)
 {
-	(void)layout;
 	return NULL;
+}
+
+int ckpt_chunk_decoder_aim(struct ckpt_chunk_decoder *decoder, uint64_t shard, uint64_t chunk_bytes)
+{
+	(void)decoder;
+	(void)shard;
+	(void)chunk_bytes;
+	return -ENOMEM;
+}
+
+bool ckpt_chunk_decoder_is_for(const struct ckpt_chunk_decoder *decoder, uint64_t shard)
+{
+	(void)decoder;
+	(void)shard;
+	return false;
 }
 
 void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder)
@@ -289,34 +332,3 @@ bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_sto
 }
 
 #endif
-
-struct ckpt_chunk_decoder *ckpt_chunk_decoders_lend(struct ckpt_chunk_decoders *decoders)
-{
-	for (size_t i = 0; i < CKPT_CHUNK_DECODERS_MAX; i++) {
-		if (decoders->lent >> i & 1)
-			continue;
-		if (!decoders->items[i])
-			decoders->items[i] = ckpt_chunk_decoder_open(decoders->layout);
-		if (decoders->items[i])
-			decoders->lent |= 1u << i;
-		return decoders->items[i];
-	}
-	return NULL;
-}
-
-void ckpt_chunk_decoders_give_back(
-	struct ckpt_chunk_decoders *decoders, const struct ckpt_chunk_decoder *decoder)
-{
-	for (size_t i = 0; i < CKPT_CHUNK_DECODERS_MAX; i++)
-		if (decoders->items[i] == decoder)
-			decoders->lent &= ~(1u << i);
-}
-
-void ckpt_chunk_decoders_close(struct ckpt_chunk_decoders *decoders)
-{
-	CKPT_ASSERT(decoders->lent == 0);
-	for (size_t i = 0; i < CKPT_CHUNK_DECODERS_MAX; i++) {
-		ckpt_chunk_decoder_close(decoders->items[i]);
-		decoders->items[i] = NULL;
-	}
-}

@@ -26,32 +26,23 @@ struct ckpt_stored_chunks {
 
 struct ckpt_chunk_decoder;
 
-/* About 9 MiB, and two chunks of the layout. NULL: no memory, or the library was built without the codec. */
-struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(const struct ckpt_layout *layout);
+/* About 9 MiB. NULL: no memory, or the library was built without the codec. */
+struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(void);
+/*
+ * Makes it one for the shard of this number, not 0, whose chunks have up to so many bytes: it has room for two of them. It
+ * keeps the last chunk of its shard that was referred to. -ENOMEM: it is for none.
+ */
+int ckpt_chunk_decoder_aim(
+	struct ckpt_chunk_decoder *decoder, uint64_t shard, uint64_t chunk_bytes);
+bool ckpt_chunk_decoder_is_for(const struct ckpt_chunk_decoder *decoder, uint64_t shard);
 void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder);
 
 /*
  * Decodes a chunk of `stored`, which also has those that it refers to, and compares it with its digest in the layout.
  * `out` has room for the chunk; NULL: it is decoded into memory of the decoder. *ret_bytes is where it is, until the
- * next call. False: it is damaged. The decoder keeps the last chunk that was referred to, so it is for one shard.
+ * next call. False: it is damaged.
  */
 CKPT_MUST_CHECK bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder,
 	const struct ckpt_stored_chunks *stored, size_t chunk, char *out, const char **ret_bytes);
-
-/* Several decoders for one shard, made when they are needed. Zero, but for `layout`, is none. */
-#define CKPT_CHUNK_DECODERS_MAX 8
-
-struct ckpt_chunk_decoders {
-	const struct ckpt_layout *layout;
-	struct ckpt_chunk_decoder *items[CKPT_CHUNK_DECODERS_MAX];
-	unsigned lent; /* a mask */
-};
-
-/* NULL: all are lent, or there is no memory for another one. */
-struct ckpt_chunk_decoder *ckpt_chunk_decoders_lend(struct ckpt_chunk_decoders *decoders);
-void ckpt_chunk_decoders_give_back(
-	struct ckpt_chunk_decoders *decoders, const struct ckpt_chunk_decoder *decoder);
-/* None is lent. */
-void ckpt_chunk_decoders_close(struct ckpt_chunk_decoders *decoders);
 
 #endif

@@ -281,13 +281,11 @@ static bool find(struct ckpt_shard_read *f)
 	return true;
 }
 
-/* Whether there may be memory for what the block is decoded from. If nothing is under way there is. */
+/* Whether there may be memory for what the block is decoded from. */
 static bool fits(const struct ckpt_shard_read *f, const struct ckpt_shard_read_block *b)
 {
-	uint64_t bytes = ckpt_shard_read_block_stored(b);
-
-	return f->stored_bytes == 0 || bytes == 0 ||
-	       f->stored_bytes + bytes <= CKPT_SHARD_READ_STORED;
+	return !ckpt_shard_read_decodes(f) ||
+	       ckpt_decoders_may_hold(&f->decoding, ckpt_shard_read_block_stored(b));
 }
 
 static int cut_targets(struct ckpt_shard_read *f, struct ckpt_shard_read_block *b)
@@ -402,19 +400,6 @@ static void release_blocks(struct ckpt_shard_read *f)
 	}
 }
 
-/* One at least is there from the beginning: without memory for another one it goes on with that. */
-static int open_decoder(struct ckpt_shard_read *f)
-{
-	f->decoders.layout = f->config.layout;
-	if (!ckpt_shard_read_decodes(f))
-		return 0;
-	struct ckpt_chunk_decoder *decoder = ckpt_chunk_decoders_lend(&f->decoders);
-	if (!decoder)
-		return -ENOMEM;
-	ckpt_chunk_decoders_give_back(&f->decoders, decoder);
-	return 0;
-}
-
 static int prepare(struct ckpt_shard_read *f)
 {
 	const struct ckpt_shard_read_config *c = &f->config;
@@ -434,7 +419,10 @@ static int prepare(struct ckpt_shard_read *f)
 	f->wanted = c->targets
 			    ? c->targets->wanted
 			    : ckpt_alloc_array(c->layout->chunk_count / 64 + 1, sizeof(*f->wanted));
-	if (!f->wanted || make_ring(f) < 0 || open_decoder(f) < 0)
+	if (!f->wanted || make_ring(f) < 0)
+		return ckpt_fail(c->err, -ENOMEM, "out of memory");
+	if (ckpt_shard_read_decodes(f) &&
+		ckpt_decoders_join(&f->decoding, c->core, c->layout, &f->task) < 0)
 		return ckpt_fail(c->err, -ENOMEM, "out of memory");
 	if (!c->targets)
 		want_all(f);
@@ -446,6 +434,7 @@ static int prepare(struct ckpt_shard_read *f)
 
 static int finish(struct ckpt_shard_read *f)
 {
+	ckpt_decoders_leave(&f->decoding);
 	if (f->share.pool)
 		ckpt_reader_quota_leave(&f->share);
 	if (f->config.rate_limit)
@@ -517,7 +506,6 @@ void ckpt_shard_read_clear(struct ckpt_shard_read *fetch)
 		ckpt_free(fetch->ring[i].segments.items);
 	}
 	ckpt_free(fetch->ring);
-	ckpt_chunk_decoders_close(&fetch->decoders);
 	if (!fetch->config.targets)
 		ckpt_free(fetch->wanted);
 	ckpt_free(fetch->own);

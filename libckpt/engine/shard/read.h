@@ -15,6 +15,7 @@
 #include "engine/core/staged_shard.h"
 #include "engine/reshard/targets.h"
 #include "engine/shard/chunkset.h"
+#include "engine/shard/decoders.h"
 #include "engine/shard/findings.h"
 #include "engine/shard/stored_plan.h"
 #include "staging/reader_quota.h"
@@ -23,11 +24,6 @@
 #define CKPT_SHARD_READ_DEPTH     64
 /* The same, of what does not go through the pool's slots: as many of the core's blocks in bytes, and two at least, three in a copy. */
 #define CKPT_SHARD_READ_OWN       4
-/*
- * Stored bytes of an encoded shard that are read or decoded at once, at most, unless one block needs more: it needs
- * those of the chunks that end in it, and of up to CKPT_ENCODED_REFS_MAX others for each of them.
- */
-#define CKPT_SHARD_READ_STORED    (UINT64_C(256) << 20)
 /* The greatest chunk that can be read. */
 #define CKPT_SHARD_READ_CHUNK_MAX (UINT32_C(64) << 20)
 
@@ -115,9 +111,11 @@ struct ckpt_shard_read {
 	unsigned count;
 	struct ckpt_slot *own; /* `depth`, instead of the pool's; NULL: these are used */
 	char *own_memory;
-	/* Of an encoded shard. */
-	uint64_t stored_bytes;               /* under way */
-	struct ckpt_chunk_decoders decoders; /* so many blocks are decoded at once */
+	/*
+	 * Of an encoded shard: what it is decoded with. A block holds the stored bytes of the chunks that end in it, and of
+	 * up to CKPT_ENCODED_REFS_MAX others for each of them.
+	 */
+	struct ckpt_decoder_share decoding;
 	/* The failure that comes first in the file, of those that were noticed. */
 	int code;
 	uint64_t code_at;

@@ -100,23 +100,32 @@ static void check_back(struct ckpt_node *node)
 
 	b->state = BLOCK_CHECKED;
 	if (b->decoder)
-		ckpt_chunk_decoders_give_back(&b->fetch->decoders, b->decoder);
+		ckpt_decoders_give_back(&b->fetch->decoding, b->decoder);
 	b->decoder = NULL;
 	if (b->bad == CKPT_SHARD_READ_NO_CHUNK)
 		ckpt_shard_read_block_drop(b);
 	ckpt_task_wake(&b->fetch->task);
 }
 
+/* False: it waits for one, or has failed. */
+static bool borrow_decoder(struct ckpt_shard_read_block *b)
+{
+	struct ckpt_shard_read *f = b->fetch;
+
+	b->state = BLOCK_READ;
+	if (ckpt_decoders_lend(&f->decoding, &b->decoder) < 0) {
+		ckpt_shard_read_fail(f, ckpt_fail(f->config.err, -ENOMEM, "out of memory"),
+			b->span.offset, CKPT_SHARD_READ_NO_CHUNK);
+		b->state = BLOCK_DONE;
+		ckpt_task_wake(&f->task);
+	}
+	return b->decoder;
+}
+
 static void start_check(struct ckpt_shard_read_block *b)
 {
-	if (ckpt_shard_read_decodes(b->fetch)) {
-		b->decoder = ckpt_chunk_decoders_lend(&b->fetch->decoders);
-		/* A block that has been checked gives one back. */
-		if (!b->decoder) {
-			b->state = BLOCK_READ;
-			return;
-		}
-	}
+	if (ckpt_shard_read_decodes(b->fetch) && !borrow_decoder(b))
+		return;
 	b->state = BLOCK_CHECKING;
 	b->check = (struct ckpt_job){.work = check_work, .urgent = !b->fetch->config.behind};
 	b->check.node.run = check_back;
@@ -367,7 +376,7 @@ static int begin_copy(struct ckpt_shard_read *f, struct ckpt_stored_plan *plan)
 		return 0;
 	int r = ckpt_stored_plan_begin(plan);
 	if (r == 0)
-		f->stored_bytes += plan->bytes;
+		ckpt_decoders_hold(&f->decoding, plan->bytes);
 	return r;
 }
 
@@ -381,7 +390,7 @@ int ckpt_shard_read_block_begin(struct ckpt_shard_read_block *block)
 static void drop_copy(struct ckpt_shard_read *f, struct ckpt_stored_plan *plan)
 {
 	if (plan->allocated)
-		f->stored_bytes -= plan->bytes;
+		ckpt_decoders_let_go(&f->decoding, plan->bytes);
 	ckpt_stored_plan_clear(plan);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/shard/chunk_decode.h"
+#include "engine/shard/decoders.h"
 #include "engine/shard/stored_view.h"
 #include "lib/encode_fixture.h"
 
@@ -70,8 +71,9 @@ static void set_up(struct scene *s)
 	assert_int_equal(ckpt_encoded_decode(s->file.data + trailer.table_offset, &trailer,
 				 s->layout, "x", &err, &s->table),
 		0);
-	s->decoder = ckpt_chunk_decoder_open(s->layout);
+	s->decoder = ckpt_chunk_decoder_open();
 	assert_non_null(s->decoder);
+	assert_int_equal(ckpt_chunk_decoder_aim(s->decoder, 1, s->layout->chunk_bytes), 0);
 	s->model = ckpt_layout_chunk_at(s->layout, b->offset);
 	assert_true(s->table->chunks[s->model].ref_count > 0);
 }
@@ -183,9 +185,8 @@ static void test_masters(void **state)
 	s.table->chunks[s.model].ref_count--;
 	assert_false(decode(&s, s.model, bytes, length));
 	s.table->chunks[s.model].ref_count++;
-	/* One that is damaged. Another decoder has not decoded it before. */
-	ckpt_chunk_decoder_close(s.decoder);
-	s.decoder = ckpt_chunk_decoder_open(s.layout);
+	/* One that is damaged. A decoder of another shard has not decoded it before. */
+	assert_int_equal(ckpt_chunk_decoder_aim(s.decoder, 2, s.layout->chunk_bytes), 0);
 	size_t ref = s.table->refs[s.table->chunks[s.model].first_ref];
 	char *byte = s.file.data + s.table->chunks[ref].offset;
 	*byte ^= 1;
@@ -258,6 +259,90 @@ static void test_view(void **state)
 	tear_down(&s);
 }
 
+/* A read of an encoded shard that waits, and how often it was woken. */
+struct waiting {
+	struct ckpt_task task;
+	struct ckpt_decoder_share share;
+	unsigned woken;
+	bool ends;
+};
+
+static int wait_body(struct ckpt_task *task)
+{
+	struct waiting *w = CKPT_CONTAINER(task, struct waiting, task);
+
+	w->woken++;
+	return w->ends ? 0 : CKPT_TASK_PENDING;
+}
+
+static void wait_done(struct ckpt_task *task)
+{
+	(void)task;
+}
+
+static void begin_waiting(struct waiting *w, struct ckpt_core *core, const struct scene *s)
+{
+	assert_int_equal(ckpt_decoders_join(&w->share, core, s->layout, &w->task), 0);
+	ckpt_task_start(&w->task, &core->sched, wait_body, wait_done);
+	ckpt_sched_run(&core->sched);
+	w->woken = 0;
+}
+
+static void end_waiting(struct waiting *w, struct ckpt_core *core)
+{
+	w->ends = true;
+	ckpt_task_wake(&w->task);
+	ckpt_sched_run(&core->sched);
+	ckpt_decoders_leave(&w->share);
+}
+
+/* Who waits is woken when another read gives back a decoder, or stored bytes. */
+static void test_decoders(void **state)
+{
+	struct ckpt_core core = {.config = {.decoders = 1, .stored_bytes = 100}};
+	struct ckpt_chunk_decoder *decoder;
+	struct ckpt_chunk_decoder *none;
+	struct waiting a = {.woken = 0};
+	struct waiting b = {.woken = 0};
+	struct scene s = {0};
+
+	(void)state;
+	set_up(&s);
+	begin_waiting(&a, &core, &s);
+	begin_waiting(&b, &core, &s);
+	assert_int_equal(ckpt_decoders_lend(&a.share, &decoder), 0);
+	assert_true(decoder && ckpt_chunk_decoder_is_for(decoder, a.share.shard));
+	assert_int_equal(ckpt_decoders_lend(&b.share, &none), 0);
+	assert_null(none);
+	ckpt_decoders_give_back(&a.share, decoder);
+	ckpt_sched_run(&core.sched);
+	assert_int_equal(b.woken, 1);
+	assert_int_equal(ckpt_decoders_lend(&b.share, &decoder), 0);
+	assert_true(decoder && !ckpt_chunk_decoder_is_for(decoder, a.share.shard));
+	ckpt_decoders_give_back(&b.share, decoder);
+	ckpt_sched_run(&core.sched);
+
+	/* One that holds nothing may always hold what a block needs. */
+	assert_true(ckpt_decoders_may_hold(&a.share, 1000));
+	ckpt_decoders_hold(&a.share, 1000);
+	assert_false(ckpt_decoders_may_hold(&a.share, 1));
+	assert_true(ckpt_decoders_may_hold(&b.share, 50));
+	ckpt_decoders_hold(&b.share, 50);
+	assert_false(ckpt_decoders_may_hold(&b.share, 50));
+	b.woken = 0;
+	ckpt_decoders_let_go(&a.share, 1000);
+	ckpt_sched_run(&core.sched);
+	assert_int_equal(b.woken, 1);
+	assert_true(ckpt_decoders_may_hold(&b.share, 50));
+	assert_false(ckpt_decoders_may_hold(&b.share, 51));
+	ckpt_decoders_let_go(&b.share, 50);
+	end_waiting(&a, &core);
+	assert_non_null(core.decoders);
+	end_waiting(&b, &core);
+	assert_null(core.decoders);
+	tear_down(&s);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -265,6 +350,7 @@ int main(void)
 		cmocka_unit_test(test_anything),
 		cmocka_unit_test(test_masters),
 		cmocka_unit_test(test_view),
+		cmocka_unit_test(test_decoders),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,7 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/shard/decoders.h"
 #include "engine/shard/findings.h"
+#include "engine/shard/stored_plan.h"
 #include "lib/encode_fixture.h"
 #include "lib/rig.h"
 #include "lib/scratch.h"
@@ -487,6 +489,102 @@ static void test_ranks(void **state)
 	assert_true(refused > 5);
 }
 
+/* Decoders that there are, and blocks whose stored bytes are in memory. */
+static unsigned decoders;
+static unsigned most_decoders;
+static unsigned blocks;
+static unsigned most_blocks;
+
+struct ckpt_chunk_decoder *__real_ckpt_chunk_decoder_open(void);
+struct ckpt_chunk_decoder *__wrap_ckpt_chunk_decoder_open(void);
+void __real_ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder);
+void __wrap_ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder);
+int __real_ckpt_stored_plan_begin(struct ckpt_stored_plan *plan);
+int __wrap_ckpt_stored_plan_begin(struct ckpt_stored_plan *plan);
+void __real_ckpt_stored_plan_clear(struct ckpt_stored_plan *plan);
+void __wrap_ckpt_stored_plan_clear(struct ckpt_stored_plan *plan);
+
+struct ckpt_chunk_decoder *__wrap_ckpt_chunk_decoder_open(void)
+{
+	if (++decoders > most_decoders)
+		most_decoders = decoders;
+	return __real_ckpt_chunk_decoder_open();
+}
+
+void __wrap_ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder)
+{
+	decoders -= decoder != NULL;
+	__real_ckpt_chunk_decoder_close(decoder);
+}
+
+int __wrap_ckpt_stored_plan_begin(struct ckpt_stored_plan *plan)
+{
+	blocks += plan->bytes > 0;
+	if (blocks > most_blocks)
+		most_blocks = blocks;
+	return __real_ckpt_stored_plan_begin(plan);
+}
+
+void __wrap_ckpt_stored_plan_clear(struct ckpt_stored_plan *plan)
+{
+	blocks -= plan->allocated && plan->bytes > 0;
+	__real_ckpt_stored_plan_clear(plan);
+}
+
+/* Several shards that are read at once, with so many decoders and so many stored bytes in all; 0: as many as usual. */
+static void read_together(struct scene *s, uint32_t with_decoders, uint64_t stored_bytes)
+{
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct sharded *sharded = calloc(1, sizeof(*sharded));
+	struct sharded_goal goals[8];
+	struct encode_fixture made;
+	struct prng d = {7};
+
+	fixture_begin(s->dir);
+	sharded_make_wide(sharded, &d, 4, UINT64_C(600) << 10);
+	sharded_commit(sharded, s->dir, 10, CHUNK);
+	for (uint32_t i = 0; i < sharded->world; i++)
+		encode_fixture_rank(&sharded->step, i, &d, &made);
+	rig_open(&s->rig, &(struct rig_config){.dir = s->dir, .block_bytes = BLOCK, .slots = 64});
+	s->rig.core.config.decoders = with_decoders;
+	s->rig.core.config.stored_bytes = stored_bytes;
+	struct ckpt_restore *r = rig_restore(&s->rig, 10);
+	for (size_t i = 0; i < COUNT(goals); i++) {
+		sharded_want(sharded, &d, i % SHARDED_TENSORS, &goals[i]);
+		assert_int_equal(ckpt_restore_add_targets(r, &goals[i].target, 1, &err), 0);
+	}
+	most_decoders = 0;
+	most_blocks = 0;
+	assert_int_equal(rig_run(r), 0);
+	for (size_t i = 0; i < COUNT(goals); i++) {
+		assert_true(sharded_got(&goals[i]));
+		sharded_forget(&goals[i]);
+	}
+	rig_free(r);
+	rig_close(&s->rig);
+	/* Nothing of it is kept when all have been read. */
+	assert_true(decoders == 0 && blocks == 0 && !s->rig.core.decoders);
+	sharded_clear(sharded);
+	free(sharded);
+}
+
+/* Each read goes on, with a block at a time and the one decoder that there is for all of them. */
+static void test_bounded(void **state)
+{
+	struct scene s = {.dir = scratch_make_in_memory()};
+
+	(void)state;
+	read_together(&s, 1, 1);
+	assert_int_equal(most_decoders, 1);
+	assert_true(most_blocks >= 1 && most_blocks <= 4);
+	scratch_remove(s.dir);
+	s.dir = scratch_make_in_memory();
+	read_together(&s, 0, 0);
+	assert_true(most_decoders >= 1 && most_decoders <= CKPT_DECODERS_MAX);
+	assert_true(most_blocks > 4);
+	scratch_remove(s.dir);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -497,6 +595,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_exported, setup, teardown),
 		cmocka_unit_test(test_long_table),
 		cmocka_unit_test(test_ranks),
+		cmocka_unit_test(test_bounded),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
