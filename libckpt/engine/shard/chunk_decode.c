@@ -11,16 +11,15 @@
 
 /* The fp32 elements that as many elements of two bytes as a part has were rounded from. */
 #define MASTER_BYTES (CKPT_CODEC_CHUNK_BYTES * 2)
-#define NO_CHUNK     SIZE_MAX
 
 struct ckpt_chunk_decoder {
 	struct ckpt_codec *codec;
 	uint8_t *master;
-	uint64_t shard; /* 0: none */
-	uint64_t room;  /* bytes of `out` and of `ref` */
-	char *out;      /* one chunk, of who has no room for it */
-	char *ref;      /* chunk `ref_chunk`, which others refer to */
-	size_t ref_chunk;
+	uint64_t shard;             /* 0: none */
+	uint64_t room;              /* bytes of `out` and of each of `refs` */
+	char *out;                  /* one chunk, of who has no room for it */
+	char *refs[CKPT_KEPT_REFS]; /* chunks that others refer to */
+	struct ckpt_kept_refs kept; /* which they are, and how many were decoded for the chunk */
 };
 
 #if CKPT_HAVE_CODEC
@@ -31,7 +30,6 @@ struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(void)
 
 	if (!d)
 		return NULL;
-	d->ref_chunk = NO_CHUNK;
 	d->codec = ckpt_codec_open(CKPT_SIMD_BEST);
 	d->master = ckpt_alloc(MASTER_BYTES);
 	if (d->codec && d->master)
@@ -43,21 +41,27 @@ struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(void)
 static void free_room(struct ckpt_chunk_decoder *d)
 {
 	ckpt_free(d->out);
-	ckpt_free(d->ref);
 	d->out = NULL;
-	d->ref = NULL;
+	for (size_t i = 0; i < CKPT_KEPT_REFS; i++) {
+		ckpt_free(d->refs[i]);
+		d->refs[i] = NULL;
+	}
 	d->room = 0;
 }
 
 int ckpt_chunk_decoder_aim(struct ckpt_chunk_decoder *decoder, uint64_t shard, uint64_t chunk_bytes)
 {
 	decoder->shard = 0;
-	decoder->ref_chunk = NO_CHUNK;
+	decoder->kept = (struct ckpt_kept_refs){0};
 	if (decoder->room < chunk_bytes) {
 		free_room(decoder);
 		decoder->out = ckpt_alloc(chunk_bytes);
-		decoder->ref = ckpt_alloc(chunk_bytes);
-		if (!decoder->out || !decoder->ref) {
+		bool all = decoder->out;
+		for (size_t i = 0; i < CKPT_KEPT_REFS; i++) {
+			decoder->refs[i] = ckpt_alloc(chunk_bytes);
+			all = all && decoder->refs[i];
+		}
+		if (!all) {
 			free_room(decoder);
 			return -ENOMEM;
 		}
@@ -175,9 +179,9 @@ static bool is_right(const struct ckpt_layout *layout, size_t chunk, const char 
 	return ckpt_digest_equal(&digest, &layout->chunks[chunk].digest);
 }
 
-/* A chunk that others refer to. It refers to none itself: the decoder of the table has seen to it. */
-static bool decode_ref(
-	struct ckpt_chunk_decoder *d, const struct ckpt_stored_chunks *stored, size_t chunk)
+/* Decodes a chunk that others refer to. It refers to none itself: the decoder of the table has seen to it. */
+static bool decode_ref(struct ckpt_chunk_decoder *d, const struct ckpt_stored_chunks *stored,
+	size_t chunk, char *out)
 {
 	const struct ckpt_chunk *c = &stored->layout->chunks[chunk];
 	struct ckpt_chunk_parts parts;
@@ -185,26 +189,36 @@ static bool decode_ref(
 	struct stored_part from;
 	struct source source;
 
-	if (d->ref_chunk == chunk)
-		return true;
-	d->ref_chunk = NO_CHUNK;
 	if (!find_source(stored, chunk, &source))
 		return false;
 	if (stored->encoded->chunks[chunk].kind == CKPT_ENCODED_PLAIN) {
-		memcpy(d->ref, source.at, c->length);
+		memcpy(out, source.at, c->length);
 	} else {
 		ckpt_chunk_parts_begin(&parts, stored->layout, chunk);
 		while (ckpt_chunk_parts_next(&parts, &part))
 			if (!take_part(&source, &from) || from.rounded ||
-				!decode_part(d, &part, &from, d->ref + (part.offset - c->offset)))
+				!decode_part(d, &part, &from, out + (part.offset - c->offset)))
 				return false;
 		if (source.at != source.end)
 			return false;
 	}
-	if (!is_right(stored->layout, chunk, d->ref))
-		return false;
-	d->ref_chunk = chunk;
-	return true;
+	return is_right(stored->layout, chunk, out);
+}
+
+/* The bytes of a chunk that others refer to. NULL: it is damaged, or too many were decoded. */
+static const char *fetch_ref(
+	struct ckpt_chunk_decoder *d, const struct ckpt_stored_chunks *stored, size_t chunk)
+{
+	unsigned at;
+
+	if (ckpt_kept_refs_need(&d->kept, chunk, &at))
+		return d->refs[at];
+	if (d->kept.decodes <= CKPT_REF_DECODES_MAX &&
+		!(stored->stopped && atomic_load(stored->stopped)) &&
+		decode_ref(d, stored, chunk, d->refs[at]))
+		return d->refs[at];
+	d->kept.chunks[at] = 0;
+	return NULL;
 }
 
 static bool refers(const struct ckpt_encoded *encoded, size_t chunk, size_t to)
@@ -229,9 +243,11 @@ static bool gather(struct ckpt_chunk_decoder *d, const struct ckpt_stored_chunks
 		const struct ckpt_chunk *c = &layout->chunks[i];
 		uint64_t stop = ckpt_min_u64(end, c->offset + c->length);
 
-		if (!refers(stored->encoded, chunk, i) || !decode_ref(d, stored, i))
+		const char *ref =
+			refers(stored->encoded, chunk, i) ? fetch_ref(d, stored, i) : NULL;
+		if (!ref)
 			return false;
-		memcpy(d->master + (at - offset), d->ref + (at - c->offset), stop - at);
+		memcpy(d->master + (at - offset), ref + (at - c->offset), stop - at);
 		at = stop;
 	}
 	return true;
@@ -276,7 +292,7 @@ static bool decode_parts(struct ckpt_chunk_decoder *d, const struct ckpt_stored_
 	return source->at == source->end;
 }
 
-bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_stored_chunks *stored,
+int ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_stored_chunks *stored,
 	size_t chunk, char *out, const char **ret_bytes)
 {
 	struct source source;
@@ -284,13 +300,15 @@ bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_sto
 	if (!out)
 		out = decoder->out;
 	*ret_bytes = out;
+	decoder->kept.decodes = 0;
 	if (!find_source(stored, chunk, &source))
-		return false;
+		return CKPT_EINTEGRITY;
 	if (stored->encoded->chunks[chunk].kind == CKPT_ENCODED_PLAIN)
 		memcpy(out, source.at, stored->layout->chunks[chunk].length);
 	else if (!decode_parts(decoder, stored, chunk, &source, out))
-		return false;
-	return is_right(stored->layout, chunk, out);
+		return decoder->kept.decodes > CKPT_REF_DECODES_MAX ? CKPT_EFORMAT
+								    : CKPT_EINTEGRITY;
+	return is_right(stored->layout, chunk, out) ? 0 : CKPT_EINTEGRITY;
 }
 
 #else
@@ -320,7 +338,7 @@ void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder)
 	(void)decoder;
 }
 
-bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_stored_chunks *stored,
+int ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_stored_chunks *stored,
 	size_t chunk, char *out, const char **ret_bytes)
 {
 	(void)decoder;
@@ -328,7 +346,7 @@ bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_sto
 	(void)chunk;
 	(void)out;
 	(void)ret_bytes;
-	return false;
+	return CKPT_EINTEGRITY;
 }
 
 #endif

@@ -6,6 +6,7 @@
 #ifndef CKPT_ENGINE_SHARD_CHUNK_DECODE_H
 #define CKPT_ENGINE_SHARD_CHUNK_DECODE_H
 
+#include <stdatomic.h>
 #include "engine/shard/chunk_parts.h"
 #include "format/encoded.h"
 
@@ -22,6 +23,7 @@ struct ckpt_stored_chunks {
 	const struct ckpt_encoded *encoded;
 	const struct ckpt_stored_chunk *items; /* by `chunk` */
 	size_t count;
+	const atomic_bool *stopped; /* decoding ends early; NULL: never */
 };
 
 struct ckpt_chunk_decoder;
@@ -29,8 +31,8 @@ struct ckpt_chunk_decoder;
 /* About 9 MiB. NULL: no memory, or the library was built without the codec. */
 struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(void);
 /*
- * Makes it one for the shard of this number, not 0, whose chunks have up to so many bytes: it has room for two of them. It
- * keeps the last chunk of its shard that was referred to. -ENOMEM: it is for none.
+ * Makes it one for the shard of this number, not 0, whose chunks have up to so many bytes: it has room for three of
+ * them. It keeps the last two chunks of its shard that were referred to. -ENOMEM: it is for none.
  */
 int ckpt_chunk_decoder_aim(
 	struct ckpt_chunk_decoder *decoder, uint64_t shard, uint64_t chunk_bytes);
@@ -40,9 +42,10 @@ void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder);
 /*
  * Decodes a chunk of `stored`, which also has those that it refers to, and compares it with its digest in the layout.
  * `out` has room for the chunk; NULL: it is decoded into memory of the decoder. *ret_bytes is where it is, until the
- * next call. False: it is damaged.
+ * next call. CKPT_EINTEGRITY: it is damaged, or it was stopped. CKPT_EFORMAT: chunks that it refers to would be decoded
+ * more than CKPT_REF_DECODES_MAX times.
  */
-CKPT_MUST_CHECK bool ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder,
+CKPT_MUST_CHECK int ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder,
 	const struct ckpt_stored_chunks *stored, size_t chunk, char *out, const char **ret_bytes);
 
 #endif

@@ -53,6 +53,7 @@ struct encoding {
 	bool wide; /* it may have fp32 elements: other chunks may refer to it, so it refers to none */
 	uint32_t *refs;
 	size_t ref_count;
+	struct ckpt_kept_refs kept; /* of who decodes it */
 };
 
 static const void *bytes_of(const struct encoding *e, uint64_t offset, size_t length, void *room)
@@ -83,6 +84,14 @@ static void add_refs(struct encoding *e, size_t first, size_t last)
 	}
 }
 
+static void need_refs(struct ckpt_kept_refs *kept, size_t first, size_t last)
+{
+	unsigned at;
+
+	for (size_t ref = first; ref <= last; ref++)
+		(void)ckpt_kept_refs_need(kept, ref, &at);
+}
+
 /* The fp32 elements that a part may be the rounding of. */
 struct master {
 	uint64_t offset; /* in the shard; 0: none */
@@ -108,7 +117,10 @@ static struct master master_of(const struct encoding *e, const struct ckpt_chunk
 	m.last = ckpt_layout_chunk_at(layout, begin + m.length - 1);
 	/* All chunks with elements of 4 bytes are before this one. */
 	CKPT_ASSERT(m.last < e->chunk);
-	if (e->ref_count + (m.last - m.first + 1) <= CKPT_ENCODED_REFS_MAX)
+	struct ckpt_kept_refs kept = e->kept;
+	need_refs(&kept, m.first, m.last);
+	if (e->ref_count + (m.last - m.first + 1) <= CKPT_ENCODED_REFS_MAX &&
+		kept.decodes <= CKPT_REF_DECODES_MAX)
 		m.offset = begin;
 	return m;
 }
@@ -131,6 +143,7 @@ static size_t encode_part(struct encoding *e, const struct ckpt_chunk_part *part
 			out[LENGTH_BYTES] = 1;
 			put_le(to, master.offset, MASTER_BYTES);
 			add_refs(e, master.first, master.last);
+			need_refs(&e->kept, master.first, master.last);
 			length += MASTER_BYTES;
 		} else {
 			memmove(to, to + MASTER_BYTES, length);

@@ -38,4 +38,32 @@ void ckpt_chunk_parts_begin(
 /* The next part, in order and without holes. False: there is none. */
 bool ckpt_chunk_parts_next(struct ckpt_chunk_parts *parts, struct ckpt_chunk_part *ret_part);
 
+/*
+ * Who decodes a chunk keeps the two chunks that it needed last of those that this one refers to, and decodes no more than so
+ * many for it: a file cannot make it do more, and who writes one keeps to it (FORMAT.md, section 23).
+ */
+#define CKPT_KEPT_REFS       2
+#define CKPT_REF_DECODES_MAX 128
+
+/* Zero is empty. */
+struct ckpt_kept_refs {
+	size_t chunks[CKPT_KEPT_REFS]; /* number, and one more; 0: none */
+	unsigned last;                 /* the one that was needed last */
+	unsigned decodes;
+};
+
+/* The chunk is needed: it is kept at *ret_at. False: it has to be decoded. */
+static inline bool ckpt_kept_refs_need(struct ckpt_kept_refs *kept, size_t chunk, unsigned *ret_at)
+{
+	for (unsigned i = 0; i < CKPT_KEPT_REFS; i++)
+		if (kept->chunks[i] == chunk + 1) {
+			*ret_at = kept->last = i;
+			return true;
+		}
+	*ret_at = kept->last = !kept->last;
+	kept->chunks[kept->last] = chunk + 1;
+	kept->decodes++;
+	return false;
+}
+
 #endif

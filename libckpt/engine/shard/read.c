@@ -103,7 +103,14 @@ static void word(const struct ckpt_shard_read *f, struct ckpt_error *err)
 		.has_offset = true,
 		.offset = f->code_at};
 
-	if (f->code_chunk != CKPT_SHARD_READ_NO_CHUNK) {
+	if (f->code == CKPT_EFORMAT) {
+		(void)ckpt_fail_at(err, f->code, &where,
+			"%s in %s: the chunk at offset %llu refers to other chunks more than %d "
+			"times "
+			"in turn, which no version of libckpt writes; use an older step",
+			file->path, store->label, (unsigned long long)f->code_at,
+			CKPT_REF_DECODES_MAX);
+	} else if (f->code_chunk != CKPT_SHARD_READ_NO_CHUNK) {
 		(void)ckpt_shard_read_fail_chunk(err, c->layout, f->code_chunk, file->path, store);
 	} else if (!ckpt_fail_said(err, f->code, &where, &f->said)) {
 		(void)ckpt_fail_at(err, f->code, &where, "cannot read %s in %s at offset %llu: %s",
@@ -468,6 +475,8 @@ static int fetch_body(struct ckpt_task *task)
 		if (r < 0)
 			return r;
 	}
+	if (ckpt_shard_read_stopping(f))
+		atomic_store(&f->stopped, true);
 	do {
 		for (unsigned i = 0; i < f->count; i++)
 			ckpt_shard_read_block_advance(

@@ -116,6 +116,7 @@ struct ckpt_shard_read {
 	 * up to CKPT_ENCODED_REFS_MAX others for each of them.
 	 */
 	struct ckpt_decoder_share decoding;
+	atomic_bool stopped; /* for workers: nothing more needs to be decoded */
 	/* The failure that comes first in the file, of those that were noticed. */
 	int code;
 	uint64_t code_at;

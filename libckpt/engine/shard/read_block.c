@@ -36,8 +36,8 @@ static void fill_header(const struct ckpt_shard_read_block *b)
 	memset(b->slot->data + b->span.length, 0, padded - b->span.length);
 }
 
-/* Decodes a chunk to where it belongs. False: it is damaged. */
-static bool decode(const struct ckpt_shard_read_block *b, const struct ckpt_stored_plan *plan,
+/* Decodes a chunk to where it belongs. CKPT_EINTEGRITY: it is damaged. Or CKPT_EFORMAT. */
+static int decode(const struct ckpt_shard_read_block *b, const struct ckpt_stored_plan *plan,
 	size_t chunk, const struct ckpt_pieces *pieces)
 {
 	/* One that lies in two slots is decoded beside them. */
@@ -45,18 +45,17 @@ static bool decode(const struct ckpt_shard_read_block *b, const struct ckpt_stor
 	char *out = pieces->head_length > 0 ? pieces->head : pieces->tail;
 	const char *bytes;
 
-	if (!ckpt_stored_plan_decode(plan, b->decoder, chunk, straddles ? NULL : out, &bytes))
-		return false;
-	if (straddles) {
+	int r = ckpt_stored_plan_decode(
+		plan, b->decoder, &b->fetch->stopped, chunk, straddles ? NULL : out, &bytes);
+	if (r == 0 && straddles) {
 		memcpy(pieces->head, bytes, pieces->head_length);
 		memcpy(pieces->tail, bytes + pieces->head_length, pieces->tail_length);
 	}
-	return true;
+	return r;
 }
 
-/* Whether the chunk is as it was written, after decoding if it was stored encoded. */
-static bool is_right(
-	const struct ckpt_shard_read_block *b, size_t chunk, const struct ckpt_pieces *p)
+/* Compares the chunk with what was written, after decoding if it was stored encoded. 0, or what is wrong with it. */
+static int check(const struct ckpt_shard_read_block *b, size_t chunk, const struct ckpt_pieces *p)
 {
 	const struct ckpt_shard_read_config *c = &b->fetch->config;
 	bool patched = ckpt_shard_read_patches(b->fetch, chunk);
@@ -65,13 +64,15 @@ static bool is_right(
 		return decode(b, patched ? &b->patched : &b->stored, chunk, p);
 	struct ckpt_digest digest =
 		ckpt_digest_of_two(p->head, p->head_length, p->tail, p->tail_length);
-	return ckpt_digest_equal(&digest, &c->layout->chunks[chunk].digest);
+	if (!ckpt_digest_equal(&digest, &c->layout->chunks[chunk].digest))
+		return CKPT_EINTEGRITY;
+	return 0;
 }
 
 static void check_work(struct ckpt_job *job)
 {
 	struct ckpt_shard_read_block *b = CKPT_CONTAINER(job, struct ckpt_shard_read_block, check);
-	const struct ckpt_shard_read *f = b->fetch;
+	struct ckpt_shard_read *f = b->fetch;
 	size_t end = b->span.first_chunk + b->span.chunk_count;
 
 	if (f->config.dest)
@@ -79,14 +80,15 @@ static void check_work(struct ckpt_job *job)
 	if (f->config.gaps)
 		fill_gaps(b);
 	b->bad = CKPT_SHARD_READ_NO_CHUNK;
-	for (; b->from < end; b->from++) {
+	for (; b->from < end && !atomic_load(&f->stopped); b->from++) {
 		const struct ckpt_chunk *c = &f->config.layout->chunks[b->from];
 		if (!ckpt_shard_read_wants(f, b->from))
 			continue;
 		struct ckpt_pieces p = ckpt_blocks_pieces(
 			c->offset, c->length, b->span.offset, f->unit, b->before, b->slot->data);
 		b->verified += c->length;
-		if (!is_right(b, b->from, &p)) {
+		b->bad_code = check(b, b->from, &p);
+		if (b->bad_code < 0) {
 			b->bad = b->from++;
 			return;
 		}
@@ -183,7 +185,7 @@ static void let_out(struct ckpt_shard_read_block *b)
 
 	if (bad)
 		ckpt_shard_read_take_failure(
-			f, CKPT_EINTEGRITY, f->config.layout->chunks[b->bad].offset, b->bad);
+			f, b->bad_code, f->config.layout->chunks[b->bad].offset, b->bad);
 	if (ckpt_shard_read_stopping(f) || (!bad && !f->config.dest && b->segments.count == 0))
 		b->state = BLOCK_DONE;
 	else if (bad)

@@ -39,8 +39,9 @@ struct ckpt_shard_read_block {
 	struct ckpt_job check;
 	struct ckpt_job lift;
 	bool lifted;
-	size_t from; /* chunk at which the check goes on */
-	size_t bad;  /* chunk at which it stopped; CKPT_SHARD_READ_NO_CHUNK: none */
+	size_t from;  /* chunk at which the check goes on */
+	size_t bad;   /* chunk at which it stopped; CKPT_SHARD_READ_NO_CHUNK: none */
+	int bad_code; /* what is wrong with it */
 	uint64_t verified;
 	struct ckpt_segment_list segments;
 	uint64_t devices; /* a mask of those that the segments are on */

@@ -179,13 +179,14 @@ bool ckpt_stored_plan_narrow(struct ckpt_stored_plan *plan)
 	return true;
 }
 
-bool ckpt_stored_plan_decode(const struct ckpt_stored_plan *plan,
-	struct ckpt_chunk_decoder *decoder, size_t chunk, char *out, const char **ret_bytes)
+int ckpt_stored_plan_decode(const struct ckpt_stored_plan *plan, struct ckpt_chunk_decoder *decoder,
+	const atomic_bool *stopped, size_t chunk, char *out, const char **ret_bytes)
 {
 	const struct ckpt_stored_chunks chunks = {.layout = plan->layout,
 		.encoded = plan->encoded,
 		.items = plan->items,
-		.count = plan->count};
+		.count = plan->count,
+		.stopped = stopped};
 
 	return ckpt_chunk_decode(decoder, &chunks, chunk, out, ret_bytes);
 }

@@ -60,8 +60,9 @@ void ckpt_stored_plan_take(struct ckpt_stored_plan *plan);
 bool ckpt_stored_plan_narrow(struct ckpt_stored_plan *plan);
 
 /* As ckpt_chunk_decode(), of a chunk that was added, when all has been read. */
-CKPT_MUST_CHECK bool ckpt_stored_plan_decode(const struct ckpt_stored_plan *plan,
-	struct ckpt_chunk_decoder *decoder, size_t chunk, char *out, const char **ret_bytes);
+CKPT_MUST_CHECK int ckpt_stored_plan_decode(const struct ckpt_stored_plan *plan,
+	struct ckpt_chunk_decoder *decoder, const atomic_bool *stopped, size_t chunk, char *out,
+	const char **ret_bytes);
 /* It is empty then. */
 void ckpt_stored_plan_clear(struct ckpt_stored_plan *plan);
 

@@ -160,8 +160,8 @@ PLANTED = [
         "a process that was succeeded is not told that its step is durable"),
     Planted(
         "digest-not-compared", "libckpt/engine/shard/read_block.c",
-        "\treturn ckpt_digest_equal(&digest, &c->layout->chunks[chunk].digest);\n",
-        "\treturn !c->findings || ckpt_digest_equal(&digest, &c->layout->chunks[chunk].digest);\n",
+        "\tif (!ckpt_digest_equal(&digest, &c->layout->chunks[chunk].digest))\n",
+        "\tif (c->findings && !ckpt_digest_equal(&digest, &c->layout->chunks[chunk].digest))\n",
         "damaged bytes are given to the user"),
     Planted(
         "gate-ignored", "libckpt/engine/save/save.c",

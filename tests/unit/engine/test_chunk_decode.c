@@ -2,11 +2,13 @@
 /* Decoding of chunks whose stored bytes nobody vouches for: their digests fit, and what they say may be anything. */
 #include "lib/test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "engine/shard/chunk_decode.h"
+#include "engine/shard/chunk_encode.h"
 #include "engine/shard/decoders.h"
 #include "engine/shard/stored_view.h"
 #include "lib/encode_fixture.h"
@@ -109,7 +111,7 @@ static bool decode(struct scene *s, size_t chunk, const char *bytes, uint32_t le
 						      s->table->chunks[i].offset};
 	e->length = length;
 	e->digest = ckpt_digest_of(exact, length);
-	bool good = ckpt_chunk_decode(s->decoder, &stored, chunk, out, &got);
+	bool good = ckpt_chunk_decode(s->decoder, &stored, chunk, out, &got) == 0;
 	assert_true(!good || memcmp(got, s->shard + s->layout->chunks[chunk].offset,
 				     s->layout->chunks[chunk].length) == 0);
 	*e = kept;
@@ -259,6 +261,180 @@ static void test_view(void **state)
 	tear_down(&s);
 }
 
+#define SMALL        32 /* elements of a weight */
+#define SMALL_COUNT  200
+#define SMALL_MASTER (4 * SMALL)
+#define SMALL_CHUNK  16384
+#define SMALL_REFS   3
+
+/* One chunk of many weights, each of which is the rounding of what lies in another chunk than the one before. */
+struct turns {
+	struct ckpt_layout *layout;
+	struct ckpt_encoded table;
+	char *shard;
+	uint64_t *masters;
+	uint32_t refs[CKPT_ENCODED_REFS_MAX];
+	size_t chunk;
+	struct ckpt_chunk_scratch scratch;
+	uint8_t *out;
+};
+
+static const void *turns_bytes(void *user, uint64_t offset, size_t length, void *room)
+{
+	(void)length;
+	(void)room;
+	return ((struct turns *)user)->shard + offset;
+}
+
+static void turns_make(struct turns *t)
+{
+	static const int64_t large = SMALL_REFS * SMALL_CHUNK / 4;
+	static const int64_t small = SMALL;
+	static char names[SMALL_COUNT + 1][8] = {"a"};
+	struct ckpt_tensor tensors[SMALL_COUNT + 1];
+	struct ckpt_error err = {.size = sizeof(err)};
+	struct prng prng = {1};
+
+	for (size_t i = 0; i <= SMALL_COUNT; i++) {
+		if (i > 0)
+			(void)snprintf(names[i], sizeof(names[i]), "w%03zu", i);
+		tensors[i] = (struct ckpt_tensor){.size = sizeof(tensors[i]),
+			.name = names[i],
+			.dtype = i == 0  ? CKPT_F32
+				 : i % 2 ? CKPT_BF16
+					 : CKPT_F16,
+			.ndim = 1,
+			.shape = i == 0 ? &large : &small};
+	}
+	assert_int_equal(
+		ckpt_layout_build(tensors, SMALL_COUNT + 1, NULL, 0, SMALL_CHUNK, &err, &t->layout),
+		0);
+	t->shard = calloc(1, t->layout->bytes);
+	t->masters = calloc(t->layout->entry_count, sizeof(*t->masters));
+	t->out = malloc(ckpt_chunk_encode_room(SMALL_CHUNK));
+	memcpy(t->shard, t->layout->header, t->layout->header_bytes);
+	const struct ckpt_entry *a = ckpt_layout_find(t->layout, "a");
+	for (size_t i = 0; i < (size_t)large; i++) {
+		float value = (float)prng_below(&prng, 1 << 24) / (1 << 24);
+
+		memcpy(t->shard + a->offset + 4 * i, &value, 4);
+	}
+	t->chunk = ckpt_layout_chunk_at(t->layout, ckpt_layout_find(t->layout, "w001")->offset);
+	t->table = (struct ckpt_encoded){.chunk_count = t->layout->chunk_count,
+		.refs = t->refs,
+		.chunks = calloc(t->layout->chunk_count, sizeof(*t->table.chunks))};
+	assert_int_equal(ckpt_chunk_scratch_open(&t->scratch), 0);
+}
+
+static void turns_clear(struct turns *t)
+{
+	ckpt_chunk_scratch_close(&t->scratch);
+	free(t->table.chunks);
+	free(t->masters);
+	free(t->shard);
+	free(t->out);
+	ckpt_layout_free(t->layout);
+}
+
+/* Weights whose masters lie in so many chunks in turn. */
+static void turns_fill(struct turns *t, size_t chunks)
+{
+	const struct ckpt_entry *a = ckpt_layout_find(t->layout, "a");
+	size_t n = 0;
+
+	for (size_t i = 0; i < t->layout->entry_count; i++) {
+		const struct ckpt_entry *e = &t->layout->entries[i];
+
+		if (e == a)
+			continue;
+		t->masters[i] = a->offset + n % chunks * SMALL_CHUNK + n / chunks * SMALL_MASTER;
+		ckpt_codec_round(e->dtype == CKPT_BF16 ? CKPT_KIND_BF16 : CKPT_KIND_F16,
+			t->shard + t->masters[i], SMALL,
+			(uint16_t *)(void *)(t->shard + e->offset));
+		n++;
+	}
+	for (size_t i = 0; i < t->layout->chunk_count; i++) {
+		struct ckpt_chunk *c = &t->layout->chunks[i];
+		c->digest = ckpt_digest_of(t->shard + c->offset, c->length);
+		t->table.chunks[i] =
+			(struct ckpt_encoded_chunk){.length = c->length, .digest = c->digest};
+	}
+}
+
+/* The same as a file may have it whose writer does not see to it how often chunks are decoded. */
+static void turns_put_all(struct turns *t)
+{
+	struct ckpt_encoded_chunk *stored = &t->table.chunks[t->chunk];
+	uint8_t *to = t->out;
+	struct ckpt_chunk_parts parts;
+	struct ckpt_chunk_part part;
+
+	ckpt_chunk_parts_begin(&parts, t->layout, t->chunk);
+	while (ckpt_chunk_parts_next(&parts, &part)) {
+		uint64_t master = t->masters[part.entry - t->layout->entries];
+
+		memset(to, 0, 14);
+		to[0] = 10;
+		to[4] = 1;
+		memcpy(to + 5, &master, 8);
+		to[13] = CKPT_MODE_CAST;
+		to += 14;
+	}
+	*stored = (struct ckpt_encoded_chunk){.length = (uint32_t)(to - t->out),
+		.kind = CKPT_ENCODED_PARTS,
+		.ref_count = SMALL_REFS};
+	stored->digest = ckpt_digest_of(t->out, stored->length);
+}
+
+static int turns_decode(struct turns *t, const atomic_bool *stopped)
+{
+	struct ckpt_stored_chunk *items = calloc(t->layout->chunk_count, sizeof(*items));
+	struct ckpt_chunk_decoder *decoder = ckpt_chunk_decoder_open();
+	const struct ckpt_stored_chunks stored = {.layout = t->layout,
+		.encoded = &t->table,
+		.items = items,
+		.count = t->layout->chunk_count,
+		.stopped = stopped};
+	const char *got;
+
+	for (size_t i = 0; i < stored.count; i++)
+		items[i] = (struct ckpt_stored_chunk){.chunk = i,
+			.bytes = i == t->chunk
+					 ? t->out
+					 : (const uint8_t *)t->shard + t->layout->chunks[i].offset};
+	assert_int_equal(ckpt_chunk_decoder_aim(decoder, 1, SMALL_CHUNK), 0);
+	int r = ckpt_chunk_decode(decoder, &stored, t->chunk, NULL, &got);
+	ckpt_chunk_decoder_close(decoder);
+	free(items);
+	return r;
+}
+
+/* A file cannot make a reader decode the same chunks over and over, and what is written here does not ask for it. */
+static void test_turns(void **state)
+{
+	const atomic_bool stopped = true;
+	struct turns t = {.shard = NULL};
+	struct ckpt_chunk_source source = {.bytes = turns_bytes, .user = &t};
+
+	(void)state;
+	turns_make(&t);
+	source.layout = t.layout;
+	source.masters = t.masters;
+	for (size_t chunks = 2; chunks <= SMALL_REFS; chunks++) {
+		turns_fill(&t, chunks);
+		struct ckpt_encoded_chunk *stored = &t.table.chunks[t.chunk];
+		ckpt_chunk_encode(&t.scratch, &source, t.chunk, t.out, t.refs, stored);
+		assert_int_equal(stored->ref_count, chunks);
+		/* Two are kept: all parts may have masters then. */
+		assert_true((stored->length == 14 * SMALL_COUNT) == (chunks == 2));
+		assert_int_equal(turns_decode(&t, NULL), 0);
+		assert_int_equal(turns_decode(&t, &stopped), CKPT_EINTEGRITY);
+	}
+	turns_put_all(&t);
+	assert_int_equal(turns_decode(&t, NULL), CKPT_EFORMAT);
+	turns_clear(&t);
+}
+
 /* A read of an encoded shard that waits, and how often it was woken. */
 struct waiting {
 	struct ckpt_task task;
@@ -350,6 +526,7 @@ int main(void)
 		cmocka_unit_test(test_anything),
 		cmocka_unit_test(test_masters),
 		cmocka_unit_test(test_view),
+		cmocka_unit_test(test_turns),
 		cmocka_unit_test(test_decoders),
 	};
 
