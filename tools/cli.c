@@ -29,6 +29,7 @@ enum {
 	OPT_WORLD_SIZE,
 	OPT_RANK,
 	OPT_WHOLE,
+	OPT_PLAIN,
 	OPT_KEEP_LAST,
 	OPT_KEEP_EVERY,
 	OPT_GRACE,
@@ -48,6 +49,7 @@ static const struct option options[] = {
 	{"world-size", required_argument, NULL, OPT_WORLD_SIZE},
 	{"rank", required_argument, NULL, OPT_RANK},
 	{"whole", required_argument, NULL, OPT_WHOLE},
+	{"plain", no_argument, NULL, OPT_PLAIN},
 	{"keep-last", required_argument, NULL, OPT_KEEP_LAST},
 	{"keep-every", required_argument, NULL, OPT_KEEP_EVERY},
 	{"grace", required_argument, NULL, OPT_GRACE},
@@ -232,6 +234,9 @@ static bool parse_option(struct cli *cli, int option)
 	case OPT_CONSOLIDATE:
 		cli->consolidate = true;
 		return true;
+	case OPT_PLAIN:
+		cli->plain = true;
+		return true;
 	case OPT_WORLD_SIZE:
 	case OPT_RANK:
 	case OPT_WHOLE:
@@ -280,6 +285,7 @@ static bool takes(const struct cli_program *program, int option)
 	case OPT_WORLD_SIZE:
 	case OPT_RANK:
 	case OPT_WHOLE:
+	case OPT_PLAIN:
 		return program->takes_consolidate;
 	case OPT_KEEP_LAST:
 	case OPT_KEEP_EVERY:
@@ -339,6 +345,9 @@ static bool check_together(const struct cli *cli)
 		return misused(program, "--whole needs --world-size and --rank", NULL);
 	if (cli->ranks_count && cli->consolidate)
 		return misused(program, "--consolidate and --rank cannot be used together", NULL);
+	if (cli->plain && (cli->consolidate || cli->world_size))
+		return misused(
+			program, "--plain is for a store: tensor files are always plain", NULL);
 	if (cli->world_size && (cli->ranks_count > 1 || cli->ranks[0].first != cli->ranks[0].last))
 		return misused(program, "--world-size takes one --rank", NULL);
 	if (cli->ranks_count && !cli->world_size && is_bucket(cli->operand[1]))

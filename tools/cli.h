@@ -72,6 +72,7 @@ struct cli {
 	bool quiet;
 	enum cli_progress progress;
 	bool consolidate;
+	bool plain;          /* encoded shards are decoded */
 	uint64_t file_size;  /* most bytes of tensors in a file; 0: one file */
 	uint64_t world_size; /* of --world-size; 0: not given */
 	uint64_t rank;       /* with world_size: the rank that was given */

@@ -9,8 +9,9 @@
 
 static const char help[] =
 	"Copies one step of STORE into DEST, and compares every chunk with its digest\n"
-	"before it is written. DEST is created if it does not exist. Afterwards it holds\n"
-	"plain safetensors files and is a store, from which a training can resume.\n"
+	"before it is written. DEST is created if it does not exist. Afterwards it is a\n"
+	"store, from which a training can resume. Its shards are safetensors files; those\n"
+	"that STORE has encoded (encoding=\"compact\") stay so without --plain.\n"
 	"STORE and DEST are directories, s3://BUCKET/PREFIX or file:///DIRECTORY.\n"
 	"\n"
 	"If the copy is interrupted, run the same command again to resume it. Until the\n"
@@ -24,6 +25,9 @@ static const char help[] =
 	"  --rank R|R-S  Copy only the files of rank R, or of the ranks R to S. May be\n"
 	"                given up to 64 times. DEST becomes a store like that of one\n"
 	"                node. Run the command again with other ranks to add them.\n"
+	"  --plain       Decode encoded shards: DEST holds, byte for byte, the safetensors\n"
+	"                files that a plain save would have written. If DEST has the step\n"
+	"                already with encoded shards, the exit status is 1.\n"
 	"  --consolidate\n"
 	"                Write whole tensors instead of a store, into one safetensors\n"
 	"                file: DEST/model.safetensors.\n"
@@ -55,6 +59,7 @@ static const char help[] =
 	"Examples:\n"
 	"  ckpt-restore /nvme/run42 /data/model\n"
 	"  ckpt-restore /nvme/run42 /data/model --step latest~1\n"
+	"  ckpt-restore /nvme/run42 /data/model --plain\n"
 	"  ckpt-restore /nvme/run42 s3://models/run42\n"
 	"  ckpt-restore s3://models/run42 /data/model\n"
 	"  ckpt-restore s3://models/run42 /nvme/run42 --rank 8-15\n"
@@ -290,7 +295,9 @@ static int copy_out(
 		(void)fprintf(stderr, "%s: out of memory\n", cli->program->name);
 		return CLI_FAILED;
 	}
-	r = ckpt_export_ranks_start(engine, cli->step, cli->operand[1], ranks, count, ret_restore);
+	const struct ckpt_export_opts opts = {
+		.size = sizeof(opts), .plain = cli->plain, .ranks = ranks, .ranks_count = count};
+	r = ckpt_export_opts_start(engine, cli->step, cli->operand[1], &opts, ret_restore);
 	free(ranks);
 	dest = r < 0;
 
@@ -312,7 +319,8 @@ int cmd_restore(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
 		.usage = "STORE DEST [--step N] [--json] [-q]\n"
-			 "          [--rank R[-S]... | --consolidate [--file-size SIZE] |\n"
+			 "          [[--plain] [--rank R[-S]]... | --consolidate [--file-size "
+			 "SIZE] |\n"
 			 "           --world-size M --rank R [--whole PATTERN]...]",
 		.help = help,
 		.operands = 2,

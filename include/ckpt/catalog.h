@@ -162,7 +162,8 @@ CKPT_API int ckpt_verify_finding(
 
 /*
  * Starts to copy one step to `dest` (a directory or a URL), and verifies it on the way. `dest` becomes a store with this
- * step: plain shards, and the index, claim and manifest unchanged. They are made durable in that order.
+ * step: the shards in the form in which they are stored, plain or encoded, and the index, claim and manifest unchanged.
+ * They are made durable in that order.
  *
  * - `dest` must not exist, or be empty, or be a store of the same run.
  * - If `dest` has this step with the same manifest, nothing is copied: only the existence and sizes of its files are
@@ -189,6 +190,24 @@ CKPT_API int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const 
  */
 CKPT_API int ckpt_export_ranks_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	const uint32_t *ranks, size_t count, struct ckpt_restore **ret_restore);
+
+/* Options of ckpt_export_opts_start(). Set `size` to sizeof; zero means the default. */
+struct ckpt_export_opts {
+	uint32_t size;
+	/* Not 0: decodes encoded shards. `dest` gets the file that a plain save would have written. */
+	int plain;
+	const uint32_t *ranks; /* as for ckpt_export_ranks_start() */
+	size_t ranks_count;
+};
+
+/*
+ * The same with options; NULL: the defaults. With `plain`, a `dest` that has the step with an encoded shard of these
+ * ranks is refused: -EEXIST. An interrupted copy may be resumed with another value of `plain`: in a directory, shards that
+ * are complete and encoded are copied again as plain ones, and plain ones stay. A bucket refuses such a change of a shard
+ * that is there: -EEXIST.
+ */
+CKPT_API int ckpt_export_opts_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
+	const struct ckpt_export_opts *opts, struct ckpt_restore **ret_restore);
 
 /* After an export has succeeded: 1 if `dest` had the step already, 0 if it was copied. */
 CKPT_API int ckpt_export_existed(const struct ckpt_restore *restore);

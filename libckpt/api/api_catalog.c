@@ -207,13 +207,16 @@ int ckpt_verify_finding(
 }
 
 static int set_dest(struct ckpt_engine *engine, struct ckpt_restore *restore, const char *dest,
-	const uint32_t *ranks, size_t count)
+	const struct ckpt_export_opts *opts)
 {
 	struct ckpt_error *err = ckpt_error_here();
 	struct ckpt_core_place place;
 
-	if (count > 0 && ckpt_restore_set_dest_ranks(restore, ranks, count) < 0)
+	if (opts->ranks_count > 0 &&
+		ckpt_restore_set_dest_ranks(restore, opts->ranks, opts->ranks_count) < 0)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
+	if (opts->plain)
+		ckpt_restore_set_dest_plain(restore);
 	int r = ckpt_runtime_dest(engine, dest, err, &place);
 	if (r < 0)
 		return r;
@@ -229,22 +232,35 @@ static int set_dest(struct ckpt_engine *engine, struct ckpt_restore *restore, co
 int ckpt_export_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	struct ckpt_restore **ret_restore)
 {
-	return ckpt_export_ranks_start(engine, step, dest, NULL, 0, ret_restore);
+	return ckpt_export_opts_start(engine, step, dest, NULL, ret_restore);
 }
 
 int ckpt_export_ranks_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
 	const uint32_t *ranks, size_t count, struct ckpt_restore **ret_restore)
 {
-	struct ckpt_restore *restore;
+	const struct ckpt_export_opts opts = {
+		.size = sizeof(opts), .ranks = ranks, .ranks_count = count};
 
-	if (!dest || !*dest)
-		return ckpt_fail(ckpt_error_here(), -EINVAL, "dest is missing");
-	if (count > 0 && !ranks)
-		return ckpt_fail(ckpt_error_here(), -EINVAL, "ranks is NULL");
-	int r = ckpt_api_restore_new(engine, step, CKPT_SINK_STORE, &restore);
+	return ckpt_export_opts_start(engine, step, dest, &opts, ret_restore);
+}
+
+int ckpt_export_opts_start(struct ckpt_engine *engine, uint64_t step, const char *dest,
+	const struct ckpt_export_opts *opts, struct ckpt_restore **ret_restore)
+{
+	struct ckpt_export_opts copy = {0};
+	struct ckpt_restore *restore;
+	int r = opts ? ckpt_copy_in(&copy, sizeof(copy), opts, "ckpt_export_opts") : 0;
+
 	if (r < 0)
 		return r;
-	r = set_dest(engine, restore, dest, ranks, count);
+	if (!dest || !*dest)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "dest is missing");
+	if (copy.ranks_count > 0 && !copy.ranks)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "ranks is NULL");
+	r = ckpt_api_restore_new(engine, step, CKPT_SINK_STORE, &restore);
+	if (r < 0)
+		return r;
+	r = set_dest(engine, restore, dest, &copy);
 	if (r < 0) {
 		ckpt_restore_unref(restore);
 		return r;

@@ -13,7 +13,7 @@ _ckpt() {
 	esac
 	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
 	ckpt-verify:* | ckpt:verify) options+=" --quick" ;;
-	ckpt-restore:* | ckpt:restore) options+=" --consolidate --file-size --world-size --rank --whole" ;;
+	ckpt-restore:* | ckpt:restore) options+=" --plain --consolidate --file-size --world-size --rank --whole" ;;
 	esac
 	case $previous in
 	--file-size)

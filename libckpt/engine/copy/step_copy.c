@@ -55,7 +55,7 @@ void ckpt_step_copy_init_copy(struct ckpt_step_copy *e)
 	ckpt_shard_copy_clear(&e->copy);
 	/* Where the manifest is there an index before the name of its shard would be damage. */
 	e->copy = (struct ckpt_shard_copy){.shard = e->shard,
-		.view = e->shard->encoded ? &e->shard->view : NULL,
+		.view = e->shard->encoded && !e->plain ? &e->shard->view : NULL,
 		.dest = e->store,
 		.read = {.core = e->core,
 			.store = e->shard->store,
@@ -197,6 +197,37 @@ static bool next_unfinished(struct ckpt_step_copy *e, char *path)
 	return false;
 }
 
+/* What there is of the step, as it was listed just now. `code`: what the listing has come to. */
+static int take_names(struct ckpt_step_copy *e, int code)
+{
+	int r = ckpt_rank_files_take(&e->names, &e->op.listing);
+
+	ckpt_free(e->op.listing.names);
+	e->op.listing = (struct ckpt_listing){0};
+	e->at = 0;
+	if (code < 0 || r == 0)
+		return code;
+	return ckpt_fail(e->err, r, "out of memory for the names of step %llu",
+		(unsigned long long)ckpt_step_copy_step(e));
+}
+
+/* In a bucket a copy has the attempt of the manifest, and of one attempt there are not both forms. */
+static int check_form(struct ckpt_step_copy *e)
+{
+	const struct ckpt_manifest_rank *rank = e->shard->rank;
+	char path[CKPT_PATH_MAX];
+
+	if (!ckpt_rank_files_has_attempt(&e->names, rank->rank, CKPT_RANK_SHARD, rank->attempt))
+		return 0;
+	enum ckpt_rank_file form =
+		ckpt_rank_files_form(&e->names, rank->rank, CKPT_RANK_SHARD, rank->attempt);
+	if (form == (e->plain ? CKPT_RANK_SHARD : CKPT_RANK_ENCODED))
+		return 0;
+	ckpt_name_rank_file(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank->rank,
+		form, rank->attempt);
+	return ckpt_step_copy_fail_form(e, path, form == CKPT_RANK_ENCODED);
+}
+
 /*
  * Each copy that was killed has left a shard that takes its whole room: however many there were, one of them stays. Where
  * the manifest is there a repair may be at one, which has no lock.
@@ -209,6 +240,19 @@ static int begin_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	r = check_blocks(e);
+	if (r < 0)
+		return r;
+	if (e->place.bucket && e->shard->encoded && !e->forms_listed) {
+		ckpt_name_step(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e));
+		ckpt_store_list(e->store, &e->op, path);
+		CKPT_AWAIT(task, e->op.done);
+		r = take_names(
+			e, e->op.result == -ENOENT ? *e->stop : ckpt_step_copy_trouble(e, "list"));
+		if (r < 0)
+			return r;
+		e->forms_listed = true;
+	}
+	r = e->place.bucket && e->shard->encoded ? check_form(e) : 0;
 	if (r < 0)
 		return r;
 	e->unfinished[0] = 0;
@@ -246,20 +290,6 @@ static int copy_body(struct ckpt_task *task)
 	}
 	return e->code;
 	CKPT_TASK_END(task);
-}
-
-/* What there is of the step, as it was listed just now. `code`: what the listing has come to. */
-static int take_names(struct ckpt_step_copy *e, int code)
-{
-	int r = ckpt_rank_files_take(&e->names, &e->op.listing);
-
-	ckpt_free(e->op.listing.names);
-	e->op.listing = (struct ckpt_listing){0};
-	e->at = 0;
-	if (code < 0 || r == 0)
-		return code;
-	return ckpt_fail(e->err, r, "out of memory for the names of step %llu",
-		(unsigned long long)ckpt_step_copy_step(e));
 }
 
 /* Goes to the next index, or shard, of a rank that is not wanted. */

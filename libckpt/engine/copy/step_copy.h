@@ -30,6 +30,7 @@ struct ckpt_step_copy {
 	struct ckpt_rankset ranks;              /* the files of which go there; borrowed */
 	const struct ckpt_catalog_map *catalog; /* NULL: none goes along */
 	struct ckpt_core_place place;
+	bool plain;      /* encoded shards are decoded, and stored plain */
 	const int *stop; /* not 0: give up, with this code */
 	struct ckpt_error *err;
 	atomic_uint_fast64_t *
@@ -76,6 +77,7 @@ struct ckpt_step_copy {
 	bool locked;
 	bool dirs_made;
 	bool catalog_made;
+	bool forms_listed; /* `names` has what was there before a shard was copied */
 	bool stray_shards; /* indexes of ranks that are not wanted have gone, and now their shards go */
 	bool came;         /* a marker, since it was looked for */
 	uint64_t looked_ns; /* at the tombstone, and then at what is there, last */
@@ -83,7 +85,7 @@ struct ckpt_step_copy {
 	char path[CKPT_PATH_MAX];
 };
 
-/* Zeroed, but for core, pick, catalog, place, stop, err, counter and waiter. */
+/* Zeroed, but for core, pick, catalog, place, plain, stop, err, counter and waiter. */
 void ckpt_step_copy_init(struct ckpt_step_copy *step_copy);
 
 /* One after the other, each awaited. */

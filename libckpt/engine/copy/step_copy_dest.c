@@ -202,6 +202,15 @@ int ckpt_step_copy_fail_there(struct ckpt_step_copy *e)
 		(unsigned long long)ckpt_step_copy_generation(e), e->path);
 }
 
+int ckpt_step_copy_fail_form(struct ckpt_step_copy *e, const char *path, bool encoded)
+{
+	return ckpt_fail_at(e->err, -EEXIST,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = path},
+		"%s is in %s already, %s, and was to be copied %s: copy the step into another "
+		"directory or prefix",
+		path, e->place.label, encoded ? "encoded" : "plain", encoded ? "plain" : "encoded");
+}
+
 /* The manifest that is there. The same: there is nothing to copy. */
 int ckpt_step_copy_take_there(struct ckpt_step_copy *e)
 {

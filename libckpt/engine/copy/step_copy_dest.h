@@ -36,6 +36,9 @@ int ckpt_step_copy_take_stone(struct ckpt_step_copy *e);
 /* -EEXIST: another step of that number is there. */
 int ckpt_step_copy_fail_there(struct ckpt_step_copy *e);
 
+/* -EEXIST: the shard at `path` is there in the other form than the one that is wanted. */
+int ckpt_step_copy_fail_form(struct ckpt_step_copy *e, const char *path, bool encoded);
+
 /* copy/step_copy.c */
 
 /* Of e->shard, with nothing begun. */

@@ -117,6 +117,12 @@ int ckpt_step_copy_look_body(struct ckpt_task *task)
 	/* An index says of the shard of its attempt that it was synced. */
 	e->have = r == 0 && strcmp(e->index_attempt, e->left.attempt) == 0;
 	r = take_failure(e, r);
+	if (e->plain && e->left.encoded) {
+		e->have = false;
+		/* A copy into a step that is there does not replace what may be good. */
+		if (e->adds && r == 0)
+			r = ckpt_step_copy_fail_form(e, e->left.path, true);
+	}
 	if (e->have && e->place.bucket)
 		atomic_fetch_add(e->counter, e->shard->index->layout->bytes);
 	if (r < 0 || e->place.bucket)
@@ -137,6 +143,9 @@ static int look_shard_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, e->wait.done);
 	if (e->lister.result < 0)
 		return end(e, ckpt_error_copy(&e->lister.err, e->err));
+	/* It is copied again as a plain one. */
+	if (e->plain && e->left.encoded)
+		return end(e, *e->stop);
 	if (e->left.file.fd < 0) {
 		/* Of several that were only begun any will do. */
 		e->left.attempt[0] = 0;
@@ -211,6 +220,8 @@ int ckpt_step_copy_check_body(struct ckpt_task *task)
 		CKPT_AWAIT(task, e->left.task.finished);
 		if (e->left.task.result < 0)
 			return end(e, e->left.task.result);
+		if (e->plain && e->left.encoded)
+			return end(e, ckpt_step_copy_fail_form(e, e->left.path, true));
 		ckpt_shard_start_shut(&e->left);
 		CKPT_AWAIT(task, e->left.task.finished);
 		ckpt_step_copy_drop_left(e);

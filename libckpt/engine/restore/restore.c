@@ -88,6 +88,12 @@ int ckpt_restore_set_dest_ranks(struct ckpt_restore *restore, const uint32_t *ra
 	return ckpt_rankset_set(&restore->dest_ranks, ranks, count);
 }
 
+void ckpt_restore_set_dest_plain(struct ckpt_restore *restore)
+{
+	CKPT_ASSERT(restore->sink == CKPT_SINK_STORE);
+	restore->dest_plain = true;
+}
+
 int ckpt_restore_set_near(struct ckpt_restore *restore, const struct ckpt_restore_near *near)
 {
 	CKPT_ASSERT(restore->sink == CKPT_SINK_STORE && restore->dest.node);

@@ -35,6 +35,8 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
 int ckpt_restore_set_dest(struct ckpt_restore *restore, const struct ckpt_core_place *place);
 /* Sink STORE, before post_open: exports only the files of these ranks, at least one. -ENOMEM. */
 int ckpt_restore_set_dest_ranks(struct ckpt_restore *restore, const uint32_t *ranks, size_t count);
+/* Sink STORE, before post_open: encoded shards are decoded, and stored plain. */
+void ckpt_restore_set_dest_plain(struct ckpt_restore *restore);
 
 /* The ranks on one node of a job of `world` ranks, which have their own store. */
 struct ckpt_restore_near {

@@ -36,6 +36,7 @@ struct ckpt_restore {
 	struct ckpt_core_place dest;
 	char *dest_label;
 	struct ckpt_rankset dest_ranks; /* only their files are exported */
+	bool dest_plain;                /* their shards are decoded */
 	struct ckpt_rankset near;       /* ranks of the destination's node; all: unknown */
 	uint32_t near_world;            /* of this many ranks */
 

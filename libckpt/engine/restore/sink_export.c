@@ -14,6 +14,7 @@ static void start_step_copy(struct ckpt_restore *r)
 		.ranks = r->dest_ranks,
 		.catalog = r->catalog ? r->catalog->catalog_map : NULL,
 		.place = r->dest,
+		.plain = r->dest_plain,
 		.stop = &r->stop,
 		.err = &r->why,
 		.counter = &r->bytes_done,

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ckpt-restore --plain: an encoded step becomes the one that a plain save would have written."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from s3_programs import FAILED, USAGE, Bucket, files_of, same, same_anew
+
+from libckpt import Checkpointer
+
+URL = "s3://bkt/run"
+
+
+def save(path: Path, encoding: Literal["plain", "compact"]) -> Path:
+    """A state with what is encoded well, with a master weight, and with what is stored as it is."""
+    generator = torch.Generator().manual_seed(3)
+    master = torch.randn(700_000, generator=generator)
+    state = {
+        "weight": master.bfloat16(),
+        "master": master,
+        "zeros": torch.zeros(123_457),
+        "noise": torch.randint(0, 256, (300_001,), dtype=torch.uint8, generator=generator),
+    }
+    with Checkpointer(path, state, encoding=encoding, pool_bytes=32 << 20) as ckpt:
+        ckpt.save(7).wait("local")
+    return path
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("plain") / "run", "plain")
+
+
+@pytest.fixture(scope="module")
+def encoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = save(tmp_path_factory.mktemp("encoded") / "run", "compact")
+    assert forms(path) == [".encoded", ".index", ".json"]
+    return path
+
+
+def forms(store: Path) -> list[str]:
+    return sorted(p.suffix for p in store.glob("g*/step-*/*"))
+
+
+def shard(store: Path) -> Path:
+    (path,) = [p for p in store.glob("g*/step-*/rank-*") if p.suffix != ".index"]
+    return path
+
+
+def is_plain(dest: Path, plain: Path, encoded: Path) -> None:
+    """The shard is that of the plain save; index and manifest are those of the encoded step."""
+    assert shard(dest).suffix == ".safetensors"
+    assert shard(dest).read_bytes() == shard(plain).read_bytes()
+    names = {re.sub(r"\.[0-9a-f]{16}\.", ".", n): b for n, b in files_of(dest).items()}
+    for name, body in files_of(encoded).items():
+        if not name.endswith(".encoded"):
+            assert names[re.sub(r"\.[0-9a-f]{16}\.", ".", name)] == body
+    assert len(names) == len(files_of(encoded))
+
+
+def refused(result: subprocess.CompletedProcess[str], words: str) -> None:
+    assert result.returncode == FAILED
+    assert words in result.stderr
+
+
+def test_a_directory(here: Bucket, plain: Path, encoded: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    here.good("ckpt-restore", encoded, out, "--plain")
+    is_plain(out, plain, encoded)
+    assert shard(out).stem == shard(encoded).stem
+    assert "all good" in here.good("ckpt-verify", out)
+    assert "already" in here.good("ckpt-restore", encoded, out, "--plain")
+    # Without it the shard is copied as it is, and a step that is there keeps its form.
+    as_it_is = tmp_path / "as-it-is"
+    here.good("ckpt-restore", encoded, as_it_is)
+    same(as_it_is, encoded, 7)
+    refused(here.run("ckpt-restore", encoded, as_it_is, "--plain"), "already, encoded")
+    same(as_it_is, encoded, 7)
+    assert here.run("ckpt-restore", encoded, out, "--plain", "--consolidate").returncode == USAGE
+    # A plain step is copied as ever.
+    here.good("ckpt-restore", plain, tmp_path / "other", "--plain")
+    same(tmp_path / "other", plain, 7)
+
+
+def test_added_ranks(here: Bucket, plain: Path, encoded: Path, tmp_path: Path) -> None:
+    """Of a step that is there, a good encoded shard stays, and a missing one is copied as asked."""
+    out = tmp_path / "out"
+    here.good("ckpt-restore", encoded, out, "--rank", "0")
+    refused(here.run("ckpt-restore", encoded, out, "--rank", "0", "--plain"), "already, encoded")
+    assert shard(out).read_bytes() == shard(encoded).read_bytes()
+    shard(out).unlink()
+    here.good("ckpt-restore", encoded, out, "--rank", "0", "--plain")
+    assert shard(out).read_bytes() == shard(plain).read_bytes()
+
+
+def test_resumed_in_the_other_form(
+    here: Bucket, plain: Path, encoded: Path, tmp_path: Path
+) -> None:
+    """A copy that was cut short before its manifest, with its index or without."""
+    whole = {True: tmp_path / "plain", False: tmp_path / "encoded"}
+    here.good("ckpt-restore", encoded, whole[True], "--plain")
+    here.good("ckpt-restore", encoded, whole[False])
+    for begun_plain in (False, True):
+        for kept in (("manifest.json",), ("manifest.json", "*.index")):
+            out = tmp_path / f"{begun_plain}-{len(kept)}"
+            shutil.copytree(whole[begun_plain], out)
+            for pattern in kept:
+                (path,) = out.glob(f"g*/step-*/{pattern}")
+                path.unlink()
+            more = [] if begun_plain else ["--plain"]
+            here.good("ckpt-restore", encoded, out, *more)
+            assert "all good" in here.good("ckpt-verify", out)
+            # What was whole stays as it is, unless it is to be plain.
+            if begun_plain and len(kept) == 2:
+                same_anew(out, encoded, 7)
+            else:
+                is_plain(out, plain, encoded)
+
+
+def test_from_a_bucket_and_into_one(
+    bucket: Bucket, plain: Path, encoded: Path, tmp_path: Path
+) -> None:
+    bucket.put(encoded)
+    out = tmp_path / "out"
+    bucket.good("ckpt-restore", URL, out, "--plain")
+    is_plain(out, plain, encoded)
+    bucket.good("ckpt-restore", encoded, "s3://bkt/plain", "--plain")
+    bucket.good("ckpt-restore", "s3://bkt/plain", tmp_path / "back")
+    is_plain(tmp_path / "back", plain, encoded)
+    # Of one attempt there are not both forms: a copy that was begun in the other one is left alone.
+    for begun, more in (("plain", []), ("run", ["--plain"])):
+        shards = rf"{begun}/g.*/rank-[^/]*\.(encoded|safetensors)$"
+        (kept,) = [n for n in bucket.names() if re.match(shards, n)]
+        for name in bucket.names():
+            if re.match(rf"{begun}/g.*(\.index|manifest\.json)$", name):
+                assert bucket.server.ask("DELETE", name).status == 204
+        result = bucket.run("ckpt-restore", encoded, f"s3://bkt/{begun}", *more)
+        refused(result, "was to be copied " + ("plain" if more else "encoded"))
+        assert [n for n in bucket.names() if n.startswith(f"{begun}/g0")] == [kept]
