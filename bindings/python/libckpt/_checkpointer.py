@@ -93,8 +93,8 @@ class Checkpointer:
     busy: what a save does while the previous one still runs. "wait": wait for it. "skip": do not
         save this step.
     save_timeout: seconds after which a save that is not durable is given up.
-    encoding: how tensors are stored. "plain": as they are, in safetensors files. "compact": compressed
-        without loss, in the background. The files are smaller, and resume() restores the same
+    encoding: how tensors are stored. "plain": as they are, in safetensors files. "compact":
+        compressed without loss, in the background. The files are smaller, and resume() restores the same
         bytes. It takes processor time, and about 20 MiB for each worker. Each rank and each start
         may choose, and a store may have steps of both kinds.
     progress: function that the waiting thread calls with a Progress in resume(), Save.wait() and
