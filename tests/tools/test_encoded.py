@@ -12,10 +12,13 @@ from typing import Literal
 import pytest
 import torch
 from s3_programs import FAILED, USAGE, Bucket, files_of, same, same_anew
+from safetensors.torch import load_file
 
+import libckpt
 from libckpt import Checkpointer
 
 URL = "s3://bkt/run"
+GOLDEN = Path(__file__).parents[1] / "golden" / "encoded"
 
 
 def save(path: Path, encoding: Literal["plain", "compact"]) -> Path:
@@ -43,6 +46,25 @@ def encoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = save(tmp_path_factory.mktemp("encoded") / "run", "compact")
     assert forms(path) == [".encoded", ".index", ".json"]
     return path
+
+
+def golden_state() -> dict[str, torch.Tensor]:
+    """That of the golden store. Its values are exact on every machine."""
+    counted = torch.arange(400_000)
+    master = torch.where(counted % 61 == 0, counted % 509 - 254, 0).float() / 64
+    return {
+        "half": master.half(),
+        "master": master,
+        "noise": (torch.arange(5_003) * 40_503 % 65_521 % 251).to(torch.uint8),
+        "one": torch.tensor(1.5, dtype=torch.float64),
+        "special": torch.tensor([float("nan"), float("-inf"), -0.0, 1e-42]).repeat(5_000),
+        "weight": master.bfloat16(),
+        "zeros": torch.zeros(70_001, dtype=torch.int32),
+    }
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def forms(store: Path) -> list[str]:
@@ -144,3 +166,20 @@ def test_from_a_bucket_and_into_one(
         result = bucket.run("ckpt-restore", encoded, f"s3://bkt/{begun}", *more)
         refused(result, "was to be copied " + ("plain" if more else "encoded"))
         assert [n for n in bucket.names() if n.startswith(f"{begun}/g0")] == [kept]
+
+
+def test_the_golden_store(here: Bucket, tmp_path: Path) -> None:
+    """An encoded step that was written once is read for ever: tests/golden/README.md."""
+    store, out = tmp_path / "store", tmp_path / "out"
+    shutil.copytree(GOLDEN, store)
+    assert forms(store) == [".encoded", ".index", ".json"]
+    assert "all good" in here.good("ckpt-verify", store)
+    loaded = libckpt.load(store)
+    assert list(loaded) == list(golden_state())
+    for name, tensor in golden_state().items():
+        assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(bits(loaded[name]), bits(tensor))
+    here.good("ckpt-restore", store, out, "--plain")
+    plain = load_file(shard(out))
+    for name, tensor in golden_state().items():
+        assert torch.equal(bits(plain[name]), bits(tensor))

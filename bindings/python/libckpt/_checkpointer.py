@@ -94,9 +94,9 @@ class Checkpointer:
         save this step.
     save_timeout: seconds after which a save that is not durable is given up.
     encoding: how tensors are stored. "plain": as they are, in safetensors files. "compact":
-        compressed without loss, in the background. The files are smaller, and resume() restores the same
-        bytes. It takes processor time, and about 20 MiB for each worker. Each rank and each start
-        may choose, and a store may have steps of both kinds.
+        compressed without loss, in the background. The files are smaller, and resume() restores
+        the same bytes. It takes processor time, and about 20 MiB for each worker. Each rank and
+        each start may choose, and a store may have steps of both kinds.
     progress: function that the waiting thread calls with a Progress in resume(), Save.wait() and
         close().
     remote: where committed steps are copied in the background: "s3://bucket/prefix", or a directory
