@@ -11,13 +11,17 @@ const char *ckpt_version(void)
 
 const char *ckpt_features(void)
 {
-#if CKPT_HAVE_IO_URING && CKPT_HAVE_S3
-	return "io_uring s3";
-#elif CKPT_HAVE_IO_URING
-	return "io_uring";
-#elif CKPT_HAVE_S3
-	return "s3";
-#else
-	return "";
+	static const char features[] = ""
+#if CKPT_HAVE_IO_URING
+				       " io_uring"
 #endif
+#if CKPT_HAVE_S3
+				       " s3"
+#endif
+#if CKPT_HAVE_CODEC
+				       " zstd"
+#endif
+		;
+
+	return features + (features[0] == ' ');
 }

@@ -22,14 +22,14 @@ interpreter=/usr/bin/python3
 "$interpreter" -m zipfile -e "$wheel" "$work/content"
 cd "$work/content"
 ! grep -rlaF -e "$sources" -e "${HOME:-/root}/" . || fail "these have paths of this machine in them"
-for package in liburing xxhash jansson libssl libcurl libexpat libisal; do
+for package in liburing xxhash jansson libzstd libssl libcurl libexpat libisal; do
 	grep -qi 'copyright' libckpt-*.dist-info/licenses/*"$package"* || fail "no licence of $package"
 done
 
 for file in libckpt/*.so libckpt-*.data/scripts/*; do
 	! readelf -dW "$file" | grep -E 'R(UN)?PATH' || fail "$file looks for libraries there"
 	needed=$(readelf -dW "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
-		grep -Ev '^(libc\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux-.*)$' || true)
+		grep -Ev '^(libc\.so\.6|libm\.so\.6|libpthread\.so\.0|libdl\.so\.2|ld-linux-.*)$' || true)
 	[[ -z $needed ]] || fail "$file needs $needed"
 	newest=$(readelf -VW "$file" | grep -o 'GLIBC_2[.0-9]*' | sort -uV | tail -n 1)
 	[[ $(printf '%s\n' GLIBC_2.28 "$newest" | sort -V | tail -n 1) == GLIBC_2.28 ]] || fail "$file needs $newest"
@@ -68,6 +68,7 @@ grep -Eqx 'begins at (20|30)' output || fail "it did not go on where it was"
 clean python run.py show whole >expected
 clean python run.py show killed | cmp - expected || fail "a run that was killed has ended otherwise"
 
+[[ $(clean ckpt --version) == *zstd* ]] || fail "it cannot read encoded steps"
 clean ckpt ls killed
 clean ckpt show killed | grep weights || fail "ckpt show does not list the tensor"
 clean ckpt-verify killed

@@ -279,6 +279,7 @@ def test_manual_has_every_exit_code_of_the_help(program: str) -> None:
 def test_version() -> None:
     said = run("ckpt-verify", "--version").stdout
     assert said.startswith("ckpt-verify (libckpt) 0.1.0")
+    assert "zstd" in said.split()
     assert run("ckpt", "--version").stdout == said.replace("ckpt-verify", "ckpt")
 
 
