@@ -46,9 +46,11 @@ static void start_read(struct ckpt_shard_copy *c)
 /* Progress is in bytes of shards, however long their files are. */
 static void count_all(const struct ckpt_shard_copy *c)
 {
-	if (c->view)
-		atomic_fetch_add(
-			c->read.counter, c->shard->index->layout->bytes - c->fetch.counted);
+	uint64_t bytes = c->shard->index->layout->bytes;
+
+	/* A small encoded file may be larger than what it holds. */
+	if (c->view && bytes > c->fetch.counted)
+		atomic_fetch_add(c->read.counter, bytes - c->fetch.counted);
 }
 
 static void sync_names(struct ckpt_shard_copy *c)
