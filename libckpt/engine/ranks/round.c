@@ -135,6 +135,7 @@ static void receive(struct ckpt_round *round, const struct ckpt_exchange_item *i
 	ckpt_error_clear(&round->why);
 	int r = round->ops->receive(round, item);
 	if (r >= 0) {
+		round->well = r > 0;
 		end(round);
 		return;
 	}
@@ -351,8 +352,8 @@ static int round_body(struct ckpt_task *task)
 		else
 			give_up(round, round->call.task.result);
 	}
-	/* Rank 0 does not ask for it any more. */
-	if (round->put) {
+	/* All values are with rank 0. After a failure it may still ask for this one, and must not miss it. */
+	if (round->put && round->well) {
 		prepare(round, &round->never, now_ns(round) + put_ns(round->core), config->rank);
 		ckpt_exchange_call_drop(&round->call);
 		CKPT_AWAIT(task, round->call.task.finished);

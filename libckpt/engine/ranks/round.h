@@ -30,7 +30,8 @@ struct ckpt_round_ops {
 	/* Rank 0: what another rank has put. Below 0: the round fails with this code. */
 	int (*take)(struct ckpt_round *round, const struct ckpt_exchange_item *item, uint32_t rank);
 	/*
-	 * The outcome. 0, also of a failure; below 0: it is not one of this round, which is a failure of this rank.
+	 * The outcome. 1: it went well; 0: it is a failure; below 0: it is not one of this round, which is a failure of this
+	 * rank.
 	 * `item` NULL: the failure that this rank has is the outcome here, and what the others receive is not known.
 	 */
 	int (*receive)(struct ckpt_round *round, const struct ckpt_exchange_item *item);
@@ -62,6 +63,7 @@ struct ckpt_round {
 	/* Its own. */
 	bool failed; /* this rank's value is a failure */
 	bool put;    /* not rank 0: its value is there */
+	bool well;   /* the outcome is that it went well */
 	bool alone; /* it is decided without an answer of the exchange, by a failure of this rank */
 	bool refusing;    /* what is being put as the outcome is a failure */
 	bool *heard;      /* rank 0: which ranks have put their value; NULL on the others */

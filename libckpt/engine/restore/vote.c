@@ -93,7 +93,7 @@ static int receive(struct ckpt_round *round, const struct ckpt_exchange_item *it
 	if (r < 0)
 		return r;
 	v->outcome = outcome;
-	return 0;
+	return well;
 }
 
 static void fail(struct ckpt_round *round, int code)

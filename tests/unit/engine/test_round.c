@@ -123,7 +123,7 @@ static int receive(struct ckpt_round *round, const struct ckpt_exchange_item *it
 		return ckpt_fail(&round->why, -EIO, "the outcome is strange");
 	v->alone = !item;
 	v->outcome = code;
-	return 0;
+	return code == 0;
 }
 
 static void give_up(struct ckpt_round *round, int code)
