@@ -89,7 +89,9 @@ static void check_work(struct ckpt_job *job)
 		b->verified += c->length;
 		b->bad_code = check(b, b->from, &p);
 		if (b->bad_code < 0) {
-			b->bad = b->from++;
+			/* A decoding that was stopped says nothing about the chunk. */
+			if (!atomic_load(&f->stopped))
+				b->bad = b->from++;
 			return;
 		}
 	}
