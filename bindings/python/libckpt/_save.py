@@ -379,6 +379,8 @@ class Save:
             said = f"step {self._step} is of no rank: {why}"
             return errors.MismatchError(said, code=error.code, step=self._step, tier=error.tier)
         unclear, self._unclear = self._unclear, []
+        # Only those that the error is about.
+        unclear = [n for n in unclear if n == error.tensor or repr(n) in error.message]
         return _with_unclear(error, unclear) if unclear else error
 
     def _set_streams(self, gpus: frozenset[int]) -> None:
