@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/shard/read.h"
 #include "lib/core_rig.h"
 #include "lib/encode_fixture.h"
 #include "lib/prng.h"
@@ -159,6 +160,124 @@ static void test_cancelled(void **state)
 	assert_true(cancelled > 3);
 }
 
+/* What stops a read while a worker decodes a chunk, and what the read then says. */
+static struct {
+	struct core_rig *rig; /* NULL: nothing stops it */
+	struct ckpt_restore *restore;
+	bool cancels;    /* the restore is cancelled; false: a request fails */
+	bool met;        /* it was stopped within a decoding */
+	int code;        /* of the read */
+	bool names_file; /* as the one that could not be read or is damaged */
+} stop;
+
+/* NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+int __real_ckpt_stored_plan_decode(const struct ckpt_stored_plan *plan,
+	struct ckpt_chunk_decoder *decoder, const atomic_bool *stopped, size_t chunk, char *out,
+	const char **ret_bytes);
+int __wrap_ckpt_stored_plan_decode(const struct ckpt_stored_plan *plan,
+	struct ckpt_chunk_decoder *decoder, const atomic_bool *stopped, size_t chunk, char *out,
+	const char **ret_bytes);
+void __real_ckpt_shard_read_clear(struct ckpt_shard_read *fetch);
+void __wrap_ckpt_shard_read_clear(struct ckpt_shard_read *fetch);
+
+/*
+ * The worker has begun with a chunk that refers to others. The request that is held ends here, and the core takes note of
+ * it, as it may on its own thread at this point.
+ */
+int __wrap_ckpt_stored_plan_decode(const struct ckpt_stored_plan *plan,
+	struct ckpt_chunk_decoder *decoder, const atomic_bool *stopped, size_t chunk, char *out,
+	const char **ret_bytes)
+{
+	bool meets = stop.rig && !stop.met && stop.rig->fault.tap.held &&
+		     plan->encoded->chunks[chunk].ref_count > 0;
+
+	if (meets) {
+		stop.met = true;
+		assert_false(atomic_load(stopped));
+		if (stop.cancels)
+			ckpt_restore_post_cancel(stop.restore);
+		(void)io_tap_release(&stop.rig->fault.tap);
+		core_rig_run(stop.rig);
+		assert_true(atomic_load(stopped));
+	}
+	int r = __real_ckpt_stored_plan_decode(plan, decoder, stopped, chunk, out, ret_bytes);
+	/* The decoder was stopped before it had what the chunk refers to. */
+	assert_true(!meets || r == CKPT_EINTEGRITY);
+	return r;
+}
+
+void __wrap_ckpt_shard_read_clear(struct ckpt_shard_read *fetch)
+{
+	if (fetch->config.encoded) {
+		stop.code = fetch->code;
+		stop.names_file = ckpt_shard_read_bad_file(fetch) != NULL;
+	}
+	__real_ckpt_shard_read_clear(fetch);
+}
+
+/* NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp) */
+
+/* The request of this number for the file ends with this code while a chunk is decoded. False: there is none. */
+static bool stop_while_decoding(struct scene *s, unsigned nth, int code)
+{
+	uint16_t *model = calloc(ELEMENTS, sizeof(*model));
+	struct ckpt_target target = {.size = sizeof(target),
+		.name = "model",
+		.data = model,
+		.length = ELEMENTS * sizeof(*model)};
+	bool cancels = code == -ECANCELED;
+	struct ckpt_restore *r;
+
+	open_rig(s);
+	r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
+	assert_int_equal(ckpt_restore_add_targets(r, &target, 1, &s->rig.err), 0);
+	(void)io_fault_add(&s->rig.fault, (struct io_fault_rule){.op = CKPT_IO_OP_READ,
+						  .path = ".encoded",
+						  .nth = nth,
+						  .error = cancels ? 0 : code,
+						  .late = true,
+						  .hold = true});
+	memset(&stop, 0, sizeof(stop));
+	stop.rig = &s->rig;
+	stop.restore = r;
+	stop.cancels = cancels;
+	s->rig.hold_jobs = true;
+	ckpt_restore_post_start(r);
+	core_rig_run(&s->rig);
+	while (s->rig.held) {
+		core_rig_do_jobs(&s->rig);
+		core_rig_run(&s->rig);
+	}
+	core_rig_let_go(&s->rig);
+	bool held = s->rig.fault.hits[0] > 0;
+	bool fails = cancels ? stop.met : held;
+	assert_int_equal(core_rig_end(&s->rig, r), fails ? code : 0);
+	core_rig_close(&s->rig);
+	/* What was given up is nobody's failure. */
+	assert_true(!stop.met || stop.code == (cancels ? 0 : code));
+	assert_true(!stop.met || stop.names_file == !cancels);
+	assert_true(fails || memcmp(model, s->model, target.length) == 0);
+	stop.rig = NULL;
+	free(model);
+	return held;
+}
+
+/* A chunk whose decoding is stopped is not damaged, though it comes before what has failed. */
+static void test_stopped_decoding(void **state)
+{
+	static const int codes[] = {-EIO, -ENOMEM, -ECANCELED};
+	struct scene *s = *state;
+
+	for (size_t i = 0; i < COUNT(codes); i++) {
+		unsigned met = 0;
+
+		for (unsigned n = 1; stop_while_decoding(s, n, codes[i]); n++)
+			met += stop.met;
+		assert_true(met > 0);
+	}
+	assert_int_not_equal(access(fixture_quarantine(&s->step), F_OK), 0);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -167,6 +286,7 @@ int main(void)
 		SCENE(test_every_request),
 		SCENE(test_every_allocation),
 		SCENE(test_cancelled),
+		SCENE(test_stopped_decoding),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
