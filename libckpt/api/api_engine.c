@@ -66,6 +66,17 @@ static int check_node(const struct ckpt_engine_opts *o)
 	return 0;
 }
 
+static int check_encoding(const struct ckpt_engine_opts *o)
+{
+	if (o->encoding > CKPT_ENCODING_COMPACT)
+		return bad_option("encoding", o->encoding, "an enum ckpt_encoding");
+	if (o->encoding == CKPT_ENCODING_COMPACT && !CKPT_HAVE_CODEC)
+		return ckpt_fail(ckpt_error_here(), CKPT_EUNSUPPORTED,
+			"ckpt_engine_opts.encoding is CKPT_ENCODING_COMPACT: this library was "
+			"built without zstd, and stores shards plain only");
+	return 0;
+}
+
 static int check_options(struct ckpt_engine_opts *o)
 {
 	if (o->flags & ~KNOWN_FLAGS)
@@ -87,12 +98,6 @@ static int check_options(struct ckpt_engine_opts *o)
 		return bad_option("io_depth", o->io_depth, "at most 1024");
 	if (o->replicas > CKPT_REPLICAS_WARN)
 		return bad_option("replicas", o->replicas, "an enum ckpt_replica_policy");
-	if (o->encoding > CKPT_ENCODING_COMPACT)
-		return bad_option("encoding", o->encoding, "an enum ckpt_encoding");
-	if (o->encoding == CKPT_ENCODING_COMPACT && !CKPT_HAVE_CODEC)
-		return ckpt_fail(ckpt_error_here(), CKPT_EUNSUPPORTED,
-			"ckpt_engine_opts.encoding is CKPT_ENCODING_COMPACT: this library was "
-			"built without zstd, and stores shards plain only");
 	if (o->busy > CKPT_BUSY_SKIP)
 		return bad_option("busy", o->busy, "an enum ckpt_busy");
 	if (o->save_timeout_ms > INT32_MAX)
@@ -117,7 +122,7 @@ static int check_options(struct ckpt_engine_opts *o)
 	if (r < 0)
 		return r;
 	fill_defaults(o);
-	return 0;
+	return check_encoding(o);
 }
 
 static int take_options(const struct ckpt_engine_opts *opts, struct ckpt_engine_opts *ret_opts)

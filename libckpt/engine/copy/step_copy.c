@@ -295,17 +295,17 @@ static int copy_body(struct ckpt_task *task)
 /* Goes to the next index, or shard, of a rank that is not wanted. */
 static bool next_stray(struct ckpt_step_copy *e, char *path)
 {
-	enum ckpt_rank_file wanted = e->stray_shards ? CKPT_RANK_SHARD : CKPT_RANK_INDEX;
+	enum ckpt_rank_file kind = e->stray_shards ? CKPT_RANK_SHARD : CKPT_RANK_INDEX;
 	char attempt[CKPT_ATTEMPT_CHARS];
-	enum ckpt_rank_file kind;
+	enum ckpt_rank_file file;
 	uint32_t rank;
 
 	while (e->at < e->names.count) {
-		if (!ckpt_parse_rank_file(e->names.names[e->at++], &rank, &kind, attempt) ||
-			!ckpt_rank_file_is(kind, wanted) || ckpt_rankset_has(&e->ranks, rank))
+		if (!ckpt_parse_rank_file(e->names.names[e->at++], &rank, &file, attempt) ||
+			!ckpt_rank_file_is(file, kind) || ckpt_rankset_has(&e->ranks, rank))
 			continue;
 		ckpt_name_rank_file(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-			rank, kind, attempt);
+			rank, file, attempt);
 		return true;
 	}
 	return false;
@@ -558,20 +558,20 @@ static int leave_body(struct ckpt_task *task)
 }
 
 /* Goes to the next index, or shard, that is taken back: to a step that is there only what was added just now. */
-static bool next_undone(struct ckpt_step_copy *e, enum ckpt_rank_file wanted, char *path)
+static bool next_undone(struct ckpt_step_copy *e, enum ckpt_rank_file kind, char *path)
 {
 	char attempt[CKPT_ATTEMPT_CHARS];
-	enum ckpt_rank_file kind;
+	enum ckpt_rank_file file;
 	uint32_t rank;
 
 	while (e->at < e->names.count) {
-		if (!ckpt_parse_rank_file(e->names.names[e->at++], &rank, &kind, attempt) ||
-			!ckpt_rank_file_is(kind, wanted) || rank < e->undo_from ||
+		if (!ckpt_parse_rank_file(e->names.names[e->at++], &rank, &file, attempt) ||
+			!ckpt_rank_file_is(file, kind) || rank < e->undo_from ||
 			rank >= e->undo_to || !ckpt_rankset_has(&e->ranks, rank) ||
 			(e->adds && strcmp(attempt, e->copy.attempt) != 0))
 			continue;
 		ckpt_name_rank_file(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-			rank, kind, attempt);
+			rank, file, attempt);
 		return true;
 	}
 	return false;

@@ -47,6 +47,7 @@ static size_t first_of(
 	size_t low = 0;
 	size_t high = count;
 
+	CKPT_ASSERT(tensors || count == 0);
 	while (low < high) {
 		size_t middle = low + (high - low) / 2;
 		const struct ckpt_master_candidate *t = &tensors[middle];
