@@ -129,6 +129,18 @@ static bool sends_first(const struct remote_proc *p)
 	       (p->failure == CKPT_EOTHERNODE || p->failure == -ETIMEDOUT);
 }
 
+/* The newest step was lost with a node, and somebody has removed the one that the bucket had: the job starts anew. */
+static bool is_all_lost(const struct remote_proc *p, int code)
+{
+	const struct remote *world = p->world;
+
+	for (size_t i = 0; i < world->record_count; i++)
+		if (world->records[i].there)
+			return false;
+	return code == CKPT_EQUARANTINED && remote_is_rank(p) && world->passed_over > 0 &&
+	       world->pruned > 0;
+}
+
 static void take_restore(struct remote_proc *p)
 {
 	const char *why;
@@ -138,7 +150,8 @@ static void take_restore(struct remote_proc *p)
 	p->failure = r;
 	p->generation = p->step = 0;
 	p->again = false;
-	if (r == CKPT_ENOSTEP) {
+	if (r == CKPT_ENOSTEP || is_all_lost(p, r)) {
+		p->core.config.new_start = r != CKPT_ENOSTEP;
 		p->failure = 0;
 		remote_restored(p);
 	} else if (r < 0) {
