@@ -183,7 +183,8 @@ def keep_store(place: Path) -> dict[str, str]:
         said = resume_without(place, rank, pid)
         (place / f"over-{rank}").touch()
         until(lambda: all((place / f"over-{n}").exists() for n in range(ranks)))
-        os.kill(pid, signal.SIGCONT)
+        if rank == 0:  # one alone: the last rank may have ended when another one wakes it again
+            os.kill(pid, signal.SIGCONT)
     return said
 
 
