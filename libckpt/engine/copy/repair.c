@@ -417,10 +417,9 @@ static int write_body(struct ckpt_task *task)
 static bool may_clean(struct ckpt_repairer *m)
 {
 	uint64_t known = ckpt_scan_newest_claim(&m->core->lineage->scan);
+	uint64_t newest = ckpt_take_newest_claim(&m->op);
 	int r = trouble(m, "list");
-	uint64_t newest = r < 0 ? 0 : ckpt_newest_claim(&m->op.listing);
 
-	ckpt_free(ckpt_store_take_listing(&m->op).names);
 	if (r == 0 && newest > known)
 		(void)ckpt_fail(&m->err, CKPT_EFENCED, "generation %llu has taken over %s",
 			(unsigned long long)newest, m->core->store->label);

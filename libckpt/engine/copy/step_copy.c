@@ -202,8 +202,7 @@ static int take_names(struct ckpt_step_copy *e, int code)
 {
 	int r = ckpt_rank_files_take(&e->names, &e->op.listing);
 
-	ckpt_free(e->op.listing.names);
-	e->op.listing = (struct ckpt_listing){0};
+	ckpt_free(ckpt_store_take_listing(&e->op).names);
 	e->at = 0;
 	if (code < 0 || r == 0)
 		return code;

@@ -399,14 +399,6 @@ static int claims_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-static uint64_t take_newest(struct ckpt_step_copy *e)
-{
-	uint64_t newest = ckpt_newest_claim(&e->op.listing);
-
-	ckpt_free(ckpt_store_take_listing(&e->op).names);
-	return newest;
-}
-
 static int fail_held(struct ckpt_step_copy *e)
 {
 	return ckpt_fail_at(e->err, CKPT_EINUSE,
@@ -436,15 +428,16 @@ static int take_lock(struct ckpt_step_copy *e)
 static int lock_body(struct ckpt_task *task)
 {
 	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
+	bool changed;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_store_list(e->store, &e->op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, e->op.done);
+	e->newest = ckpt_take_newest_claim(&e->op);
 	r = ckpt_step_copy_trouble(e, "list");
 	if (r < 0)
 		return r;
-	e->newest = take_newest(e);
 	ckpt_name_claim(e->path, e->newest);
 	ckpt_store_lock(e->store, &e->op, e->path, false, &e->lock);
 	CKPT_AWAIT(task, e->op.done);
@@ -455,11 +448,12 @@ static int lock_body(struct ckpt_task *task)
 	/* Whoever claimed between the listing and the lock lives. */
 	ckpt_store_list(e->store, &e->op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, e->op.done);
+	changed = ckpt_take_newest_claim(&e->op) != e->newest;
 	r = ckpt_step_copy_trouble(e, "list");
+	if (r == 0 && changed)
+		r = fail_held(e);
 	if (r < 0)
 		return r;
-	if (take_newest(e) != e->newest)
-		return fail_held(e);
 	return ckpt_task_continue(task, directories_body);
 	CKPT_TASK_END(task);
 }

@@ -55,7 +55,7 @@ static ckpt_task_fn sweep_body;
 static ckpt_task_fn catalog_body;
 static ckpt_task_fn header_body;
 static ckpt_task_fn copy_body;
-static ckpt_task_fn fence_body;
+static ckpt_task_fn last_fence_body;
 static ckpt_task_fn index_body;
 static ckpt_task_fn other_body;
 static ckpt_task_fn leftovers_body;
@@ -66,6 +66,49 @@ int ckpt_upload_give_up(struct ckpt_upload *u, int code)
 {
 	u->code = code;
 	return ckpt_task_continue(&u->task, end_body);
+}
+
+/* The fence. */
+
+int ckpt_upload_check_newest(struct ckpt_upload *u, uint64_t newest)
+{
+	if (newest <= ckpt_scan_newest_claim(&u->core->lineage->scan))
+		return 0;
+	/* Another rank than 0 may be about to hear of it. */
+	u->outdone = u->core->config.rank > 0;
+	if (u->outdone)
+		return 0;
+	return ckpt_fail_at(u->err, CKPT_EFENCED,
+		&(struct ckpt_where){.tier = "remote", .file = CKPT_NAME_GENS},
+		"generation %llu has taken over %s: this process uploads nothing any more",
+		(unsigned long long)newest, u->dest->label);
+}
+
+/* Who has taken over may have removed the step, and have begun this very shard in the directory. */
+static int fence_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	uint64_t newest;
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
+	CKPT_AWAIT(task, u->op.done);
+	r = ckpt_upload_take_newest(u, &newest);
+	if (r == 0)
+		r = ckpt_upload_check_newest(u, newest);
+	/* A shard that this upload has begun may be that of the other by now. */
+	if (r == CKPT_EFENCED)
+		u->copy.made = false;
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, u->then);
+	CKPT_TASK_END(task);
+}
+
+/* Looks whether somebody has taken over there, and goes on with `then` if nobody has. */
+static int fence(struct ckpt_upload *u, ckpt_task_fn *then)
+{
+	u->then = then;
+	return ckpt_task_continue(&u->task, fence_body);
 }
 
 /* One rank's files. */
@@ -310,8 +353,10 @@ static int copy_body(struct ckpt_task *task)
 		return ckpt_task_continue(task, other_body);
 	if (r < 0)
 		return ckpt_upload_give_up(u, r);
-	return ckpt_task_continue(
-		task, u->core->config.rank == 0 && !u->copy.resumes ? fence_body : index_body);
+	/* In a bucket nobody begins the shard anew. Rank 0 alone knows its claims before they are there. */
+	if (u->core->config.rank == 0 && !u->copy.resumes)
+		return fence(u, index_body);
+	return ckpt_task_continue(task, index_body);
 	CKPT_TASK_END(task);
 }
 
@@ -335,48 +380,6 @@ static int index_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-int ckpt_upload_check_newest(struct ckpt_upload *u, uint64_t newest)
-{
-	if (newest <= ckpt_scan_newest_claim(&u->core->lineage->scan))
-		return 0;
-	/* Another rank than 0 may be about to hear of it. */
-	u->outdone = u->core->config.rank > 0;
-	if (u->outdone)
-		return 0;
-	return ckpt_fail_at(u->err, CKPT_EFENCED,
-		&(struct ckpt_where){.tier = "remote", .file = CKPT_NAME_GENS},
-		"generation %llu has taken over %s: this process uploads nothing any more",
-		(unsigned long long)newest, u->dest->label);
-}
-
-static int check_fence(struct ckpt_upload *u)
-{
-	uint64_t newest;
-	int r = ckpt_upload_take_newest(u, &newest);
-
-	return r < 0 ? r : ckpt_upload_check_newest(u, newest);
-}
-
-/*
- * Who has taken over may have removed the step, and have begun this very shard in the directory. Rank 0 alone knows its
- * claims before they are there.
- */
-static int fence_body(struct ckpt_task *task)
-{
-	struct ckpt_upload *u = ckpt_upload_of(task);
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
-	CKPT_AWAIT(task, u->op.done);
-	r = check_fence(u);
-	/* The shard may be that of the other by now. */
-	if (r == CKPT_EFENCED)
-		u->copy.made = false;
-	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, index_body);
-	CKPT_TASK_END(task);
-}
-
 /* What is of the step as a whole. */
 
 /* It is missing if it is not there, and was not sent just now. */
@@ -392,6 +395,12 @@ static bool is_complete(struct ckpt_upload *u)
 	return true;
 }
 
+/* This rank has done its part. */
+static int part_body(struct ckpt_task *task)
+{
+	return ckpt_upload_give_up(ckpt_upload_of(task), 0);
+}
+
 static int catalog_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = ckpt_upload_of(task);
@@ -400,12 +409,9 @@ static int catalog_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	u->complete = is_complete(u);
-	if (u->core->config.rank > 0 || !u->complete) {
-		/* Whoever has taken over lets nobody publish it. */
-		ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
-		CKPT_AWAIT(task, u->op.done);
-		return ckpt_upload_give_up(u, check_fence(u));
-	}
+	/* Whoever has taken over lets nobody publish it. */
+	if (u->core->config.rank > 0 || !u->complete)
+		return fence(u, part_body);
 	if (u->pick.manifest.catalog_bytes == 0)
 		return ckpt_task_continue(task, commit_body);
 	u->catalog = ckpt_catalog_map_reader_new(u->core, &u->pick, u->err, task);
@@ -472,7 +478,7 @@ static int whole_body(struct ckpt_task *task)
 	struct ckpt_upload *u = ckpt_upload_of(task);
 	int r = check_whole(u);
 
-	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, publish_body);
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, last_fence_body);
 }
 
 /*
@@ -483,7 +489,7 @@ static int look_again(struct ckpt_upload *u)
 {
 	if (now(u) - u->listed_ns <= LISTED_NS) {
 		u->looked_ns = now(u);
-		return ckpt_upload_look(u, false, publish_body);
+		return ckpt_upload_look(u, false, last_fence_body);
 	}
 	if (u->rounds < ROUNDS_MAX)
 		return ckpt_task_continue(&u->task, commit_body);
@@ -497,17 +503,16 @@ static int look_again(struct ckpt_upload *u)
 }
 
 /* All that it names is there: nobody may have taken over when it is told. */
+static int last_fence_body(struct ckpt_task *task)
+{
+	return fence(ckpt_upload_of(task), publish_body);
+}
+
 static int publish_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = ckpt_upload_of(task);
-	int r;
 
 	CKPT_TASK_BEGIN(task);
-	ckpt_store_list(u->dest, &u->op, CKPT_NAME_GENS);
-	CKPT_AWAIT(task, u->op.done);
-	r = check_fence(u);
-	if (r < 0)
-		return ckpt_upload_give_up(u, r);
 	if (now(u) - u->looked_ns > STALE_NS)
 		return look_again(u);
 	u->op.not_after_ns = u->looked_ns + CKPT_TWO_PHASE_DELETE_ASK_NS;

@@ -53,7 +53,7 @@ struct ckpt_upload {
 	struct ckpt_object lock;
 	uint64_t newest; /* its generation */
 	struct ckpt_shard_location elsewhere;
-	ckpt_task_fn *then;           /* what comes after ckpt_upload_look() */
+	ckpt_task_fn *then;           /* what comes after ckpt_upload_look(), or after the fence */
 	bool lists;                   /* it lists the step as well */
 	struct ckpt_rank_files there; /* what the remote store has of the step */
 	uint64_t looked_ns;           /* when the tombstone was last looked at ... */

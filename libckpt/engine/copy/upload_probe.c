@@ -169,8 +169,7 @@ static int take_there(struct ckpt_upload *u)
 	if (u->op.result == -ENOENT)
 		return *u->stop;
 	int taken = ckpt_rank_files_take(&u->there, &u->op.listing);
-	ckpt_free(u->op.listing.names);
-	u->op.listing = (struct ckpt_listing){0};
+	ckpt_free(ckpt_store_take_listing(&u->op).names);
 	int r = ckpt_upload_trouble(u, "list");
 	if (r < 0)
 		return r;
@@ -182,11 +181,8 @@ static int take_there(struct ckpt_upload *u)
 
 int ckpt_upload_take_newest(struct ckpt_upload *u, uint64_t *ret_newest)
 {
-	int r = u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "list");
-
-	*ret_newest = r < 0 ? 0 : ckpt_newest_claim(&u->op.listing);
-	ckpt_free(ckpt_store_take_listing(&u->op).names);
-	return r;
+	*ret_newest = ckpt_take_newest_claim(&u->op);
+	return u->op.result == -ENOENT ? *u->stop : ckpt_upload_trouble(u, "list");
 }
 
 /* Rank 0 sends it. */

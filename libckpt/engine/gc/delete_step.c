@@ -32,14 +32,12 @@ static const char *next_name(struct ckpt_deletion *r)
 
 static int check_fence(struct ckpt_deletion *r)
 {
-	uint64_t newest = ckpt_newest_claim(&r->op.listing);
+	uint64_t newest = ckpt_take_newest_claim(&r->op);
 	/* Without a generation of its own, the process holds the lock of the newest claim instead. */
 	uint64_t own = r->core->lineage->generation
 			       ? r->core->lineage->generation
 			       : ckpt_scan_newest_claim(&r->core->lineage->scan);
 
-	ckpt_free(r->op.listing.names);
-	r->op.listing = (struct ckpt_listing){0};
 	if (newest <= own)
 		return 0;
 	/* It may be this process's own claim, which is being made, or which failed but took effect. */

@@ -438,9 +438,7 @@ static int stone_body(struct ckpt_task *task)
 
 static int take_claims(struct ckpt_two_phase_delete *b)
 {
-	b->claimed = ckpt_newest_claim(&b->op.listing);
-	ckpt_free(b->op.listing.names);
-	b->op.listing = (struct ckpt_listing){0};
+	b->claimed = ckpt_take_newest_claim(&b->op);
 	return trouble(b, "list");
 }
 

@@ -70,6 +70,15 @@ uint64_t ckpt_newest_claim(const struct ckpt_listing *listing)
 	return newest;
 }
 
+uint64_t ckpt_take_newest_claim(struct ckpt_store_op *op)
+{
+	struct ckpt_listing listing = ckpt_store_take_listing(op);
+	uint64_t newest = op->result < 0 ? 0 : ckpt_newest_claim(&listing);
+
+	ckpt_free(listing.names);
+	return newest;
+}
+
 int ckpt_open_in_use(struct ckpt_opener *o, uint64_t generation)
 {
 	const struct ckpt_scan_gen *gen = ckpt_scan_gen(&o->scanner.scan, generation);

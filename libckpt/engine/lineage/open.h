@@ -39,5 +39,7 @@ uint64_t ckpt_open_deadline_ns(const struct ckpt_core *core, unsigned eighths);
 
 /* The greatest number of a claim in a listing of gens/; 0: none. */
 uint64_t ckpt_newest_claim(const struct ckpt_listing *listing);
+/* The same, of the list that `op` has brought, and lets go of it. A list that failed has none. */
+uint64_t ckpt_take_newest_claim(struct ckpt_store_op *op);
 
 #endif

@@ -185,7 +185,7 @@ static struct ckpt_rank_lister *lister_of(struct ckpt_task *task)
 
 static int take_listing(struct ckpt_rank_lister *l)
 {
-	const struct ckpt_where where = {.tier = ckpt_store_tier(l->store), .file = l->op.path};
+	struct ckpt_listing listing = ckpt_store_take_listing(&l->op);
 	int r = l->op.result;
 
 	/* The step is gone, or nothing of it is in this store. */
@@ -193,14 +193,10 @@ static int take_listing(struct ckpt_rank_lister *l)
 		ckpt_rank_files_clear(&l->files);
 		return 0;
 	}
-	if (r < 0 && ckpt_fail_said(&l->err, r, &where, &l->said))
-		return r;
 	if (r < 0)
-		return ckpt_fail_at(&l->err, r, &where, "cannot list %s of %s: %s", l->op.path,
-			l->store->label, ckpt_code_text(r));
-	r = ckpt_rank_files_take(&l->files, &l->op.listing);
-	ckpt_free(l->op.listing.names);
-	l->op.listing = (struct ckpt_listing){0};
+		return ckpt_store_fail(&l->op, "list", &l->said, &l->err);
+	r = ckpt_rank_files_take(&l->files, &listing);
+	ckpt_free(listing.names);
 	return r < 0 ? ckpt_fail(&l->err, r, "out of memory for the names in %s", l->op.path) : 0;
 }
 

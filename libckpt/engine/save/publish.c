@@ -68,9 +68,8 @@ static void drop_listing(struct ckpt_save *save)
 int ckpt_save_check_fence(struct ckpt_save *save)
 {
 	struct ckpt_core *core = save->core;
-	uint64_t newest = ckpt_newest_claim(&save->op.listing);
+	uint64_t newest = ckpt_take_newest_claim(&save->op);
 
-	drop_listing(save);
 	if (newest <= core->lineage->generation)
 		return 0;
 	core->lineage->fenced = true;

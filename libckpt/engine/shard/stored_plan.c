@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/alloc.h"
+#include "engine/shard/stored_place.h"
 
 #define MEMORY_ALIGN 4096
 /* Bytes between two stored chunks that are read along with them, which is cheaper than another request. */
@@ -50,24 +51,9 @@ static int by_chunk(const void *a, const void *b)
 	return (x->chunk > y->chunk) - (x->chunk < y->chunk);
 }
 
-struct place {
-	uint64_t offset;
-	size_t item;
-};
-
-static int by_place(const void *a, const void *b)
-{
-	const struct place *x = a;
-	const struct place *y = b;
-
-	if (x->offset != y->offset)
-		return x->offset > y->offset ? 1 : -1;
-	return (x->item > y->item) - (x->item < y->item);
-}
-
 static int put_in_order(struct ckpt_stored_plan *plan)
 {
-	struct place *places = ckpt_alloc_array(plan->count, sizeof(*places));
+	struct ckpt_stored_place *places = ckpt_alloc_array(plan->count, sizeof(*places));
 
 	plan->order = ckpt_alloc_array(plan->count, sizeof(*plan->order));
 	plan->where = ckpt_alloc_array(plan->count, sizeof(*plan->where));
@@ -76,8 +62,9 @@ static int put_in_order(struct ckpt_stored_plan *plan)
 		return -ENOMEM;
 	}
 	for (size_t i = 0; i < plan->count; i++)
-		places[i] = (struct place){.offset = stored(plan, i)->offset, .item = i};
-	qsort(places, plan->count, sizeof(*places), by_place);
+		places[i] =
+			(struct ckpt_stored_place){.offset = stored(plan, i)->offset, .item = i};
+	ckpt_stored_place_sort(places, plan->count);
 	for (size_t i = 0; i < plan->count; i++)
 		plan->order[i] = places[i].item;
 	ckpt_free(places);

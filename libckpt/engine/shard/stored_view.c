@@ -2,30 +2,15 @@
 #include "engine/shard/stored_view.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/shard/stored_place.h"
 
 /* Pieces of the table, where chunks are smaller. */
 #define PIECE_MIN 4096
 /* A gap is not read, so only the numbers have to hold it. */
 #define GAP_MAX   (UINT64_C(1) << 30)
-
-struct place {
-	uint64_t offset;
-	size_t chunk;
-};
-
-static int by_place(const void *a, const void *b)
-{
-	const struct place *x = a;
-	const struct place *y = b;
-
-	if (x->offset != y->offset)
-		return x->offset > y->offset ? 1 : -1;
-	return (x->chunk > y->chunk) - (x->chunk < y->chunk);
-}
 
 struct build {
 	const struct ckpt_encoded *encoded;
@@ -89,15 +74,16 @@ static void add_table(struct build *b, const char *end, uint64_t file_bytes)
 }
 
 /* The stored chunks by their place in the file. NULL: no memory. */
-static struct place *sort(const struct ckpt_encoded *encoded)
+static struct ckpt_stored_place *sort(const struct ckpt_encoded *encoded)
 {
-	struct place *places = ckpt_alloc_array(encoded->chunk_count, sizeof(*places));
+	struct ckpt_stored_place *places = ckpt_alloc_array(encoded->chunk_count, sizeof(*places));
 
 	if (!places)
 		return NULL;
 	for (size_t i = 0; i < encoded->chunk_count; i++)
-		places[i] = (struct place){.offset = encoded->chunks[i].offset, .chunk = i};
-	qsort(places, encoded->chunk_count, sizeof(*places), by_place);
+		places[i] =
+			(struct ckpt_stored_place){.offset = encoded->chunks[i].offset, .item = i};
+	ckpt_stored_place_sort(places, encoded->chunk_count);
 	return places;
 }
 
@@ -132,7 +118,7 @@ int ckpt_stored_view_build(struct ckpt_stored_view *view, const struct ckpt_enco
 		.of = layout,
 		.view = view,
 		.layout = make_layout(encoded, layout, file_bytes)};
-	struct place *places = sort(encoded);
+	struct ckpt_stored_place *places = sort(encoded);
 	int r = 0;
 
 	*view = (struct ckpt_stored_view){.layout = b.layout};
@@ -146,7 +132,7 @@ int ckpt_stored_view_build(struct ckpt_stored_view *view, const struct ckpt_enco
 		if (places[i].offset < b.at)
 			r = CKPT_EFORMAT;
 		else
-			add_stored(&b, places[i].chunk);
+			add_stored(&b, places[i].item);
 	}
 	if (r == 0)
 		add_table(&b, end, file_bytes);
