@@ -30,10 +30,6 @@ ENGINE = (
 # Files below libckpt/ that include each other in a circle. Take away what is gone; add nothing.
 KNOWN_CIRCLES = (
     {"engine/lineage/open", "engine/lineage/open_catchup", "engine/lineage/open_sync"},
-    {"engine/shard/read", "engine/shard/read_block"},
-    {"engine/copy/record_writer", "engine/copy/remote_gc", "engine/copy/upload_queue"},
-    {"engine/copy/step_copy", "engine/copy/step_copy_dest"},
-    {"engine/restore/restore", "engine/restore/sync"},
 )
 
 INCLUDE = re.compile(r'^#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)

@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/utf8.h"
-#include "engine/copy/upload_queue.h"
+#include "engine/copy/upload_entries.h"
 #include "engine/lineage/lineage.h"
 
 #define PAUSE_NS  UINT64_C(5000000000) /* between two records */

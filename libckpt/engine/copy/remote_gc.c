@@ -6,7 +6,8 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/copy/upload_queue.h"
+#include "engine/copy/record_writer.h"
+#include "engine/copy/upload_entries.h"
 #include "engine/gc/gc.h"
 #include "engine/lineage/lineage.h"
 
@@ -300,7 +301,7 @@ static void note_removed(struct ckpt_remote_gc *u)
 	/* Of one that is here as well it is told that it is not there. */
 	if (ckpt_scan_find(&core->lineage->scan, b->generation, b->step))
 		ckpt_record_writer_absent(
-			&core->upload_queue->record_writer, b->generation, b->step, 0);
+			core->upload_queue->record_writer, b->generation, b->step, 0);
 }
 
 static void take_act(struct ckpt_remote_gc *u)

@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/copy/step_copy_dest.h"
+#include "engine/copy/step_copy_state.h"
 #include "engine/gc/two_phase_delete.h"
 #include "format/sealed.h"
 

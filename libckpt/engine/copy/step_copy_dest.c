@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making another directory a store that holds a step. */
-#include "engine/copy/step_copy_dest.h"
+#include "engine/copy/step_copy_state.h"
 
 #include <errno.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * what is good of a shard that is not is for the next one to be copied from: a new file, because what was asked to be
  * written to the old one may still come, and nobody has synced it.
  */
-#include "engine/copy/step_copy_dest.h"
+#include "engine/copy/step_copy_state.h"
 
 #include <errno.h>
 #include <string.h>

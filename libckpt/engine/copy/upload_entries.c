@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The steps on their way: what one is, and what others ask of them. */
+#include "engine/copy/upload_entries.h"
+
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/copy/remote_gc.h"
-#include "engine/copy/upload_queue.h"
+#include "engine/lineage/lineage.h"
 
 struct ckpt_upload_entry *ckpt_upload_entry_new(void)
 {
@@ -55,18 +55,7 @@ void ckpt_upload_queue_end_entry(struct ckpt_upload_queue *u, struct ckpt_upload
 	e->left = NULL;
 	ckpt_core_answer(u->core, &e->latch, CKPT_DONE_END);
 	ckpt_upload_entry_unref(e);
-	ckpt_remote_gc_wake(u->core);
-}
-
-void ckpt_upload_queue_end_all(struct ckpt_upload_queue *u, const struct ckpt_error *why)
-{
-	while (u->first) {
-		if (!u->first->known)
-			ckpt_record_writer_unsent(
-				&u->record_writer, u->first->generation, u->first->step);
-		u->first->error = *why;
-		ckpt_upload_queue_end_entry(u, u->first);
-	}
+	ckpt_task_wake(u->watcher);
 }
 
 /* What it looks at does not change while the engine lives. */
@@ -89,25 +78,21 @@ bool ckpt_upload_queue_keeps(const struct ckpt_core *core, uint64_t generation, 
 	return false;
 }
 
-void ckpt_upload_queue_report(const struct ckpt_core *core, struct ckpt_stats *stats)
+bool ckpt_upload_queue_sends(const struct ckpt_core *core)
 {
 	const struct ckpt_upload_queue *u = core->upload_queue;
 
-	if (!u)
-		return;
-	stats->bytes_uploaded = atomic_load(&u->bytes);
-	stats->bytes_uploaded_staged = atomic_load(&u->bytes_left);
-	stats->uploads_waiting = u->count;
-	stats->remote_generation = u->record_writer.uploaded_generation;
-	stats->remote_step = u->record_writer.uploaded_step;
-	stats->remote_wall_ms = u->record_writer.uploaded_wall_ms;
-	stats->remote_code = u->record_writer.error.code;
-	stats->remote_failing_ms = u->record_writer.error.code ? u->record_writer.since_ms : 0;
-	for (const struct ckpt_upload_entry *e = u->first; e; e = e->next)
-		stats->uploads_waiting_bytes += e->bytes;
-	if (u->current)
-		stats->uploads_waiting_bytes -=
-			ckpt_min_u64(u->current->bytes, stats->bytes_uploaded - u->begun);
+	return core->lineage->generation > 0 && u->placed &&
+	       u->placed_generation == core->lineage->generation && !u->halted;
+}
+
+bool ckpt_upload_queue_rests(const struct ckpt_core *core)
+{
+	const struct ckpt_upload_entry *e = core->upload_queue->first;
+
+	while (e && e->buried)
+		e = e->next;
+	return !e && ckpt_upload_queue_sends(core);
 }
 
 struct ckpt_upload_entry *ckpt_upload_queue_last(struct ckpt_core *core)

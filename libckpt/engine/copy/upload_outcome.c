@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "engine/copy/record_writer.h"
 #include "engine/copy/remote_gc.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/gc/gc.h"
@@ -74,6 +75,17 @@ static void word_end(struct ckpt_upload_queue *u)
 		u->error.code = CKPT_ENETWORK;
 }
 
+void ckpt_upload_queue_end_all(struct ckpt_upload_queue *u, const struct ckpt_error *why)
+{
+	while (u->first) {
+		if (!u->first->known)
+			ckpt_record_writer_unsent(
+				u->record_writer, u->first->generation, u->first->step);
+		u->first->error = *why;
+		ckpt_upload_queue_end_entry(u, u->first);
+	}
+}
+
 void ckpt_upload_queue_halt(struct ckpt_upload_queue *u, int code)
 {
 	word_end(u);
@@ -82,7 +94,7 @@ void ckpt_upload_queue_halt(struct ckpt_upload_queue *u, int code)
 	u->core->stats.uploads_failed += u->count;
 	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "nothing of %s is uploaded any more: %.800s",
 		u->core->parts.label, u->error.message);
-	ckpt_record_writer_failed(&u->record_writer, &u->error, u->failures + 1, 0);
+	ckpt_record_writer_failed(u->record_writer, &u->error, u->failures + 1, 0);
 	ckpt_upload_queue_end_all(u, &u->error);
 	ckpt_upload_queue_ask_retention(u);
 }
@@ -92,9 +104,9 @@ static int64_t newest_age_s(const struct ckpt_upload_queue *u)
 {
 	uint64_t wall_ms = ckpt_env_wall_ms(u->core->parts.env);
 
-	if (u->record_writer.uploaded_generation == 0)
+	if (u->record_writer->uploaded_generation == 0)
 		return -1;
-	return (int64_t)((wall_ms - ckpt_min_u64(wall_ms, u->record_writer.uploaded_wall_ms)) /
+	return (int64_t)((wall_ms - ckpt_min_u64(wall_ms, u->record_writer->uploaded_wall_ms)) /
 			 1000);
 }
 
@@ -106,12 +118,12 @@ static void back_off(struct ckpt_upload_queue *u)
 
 	if (age_s >= 0)
 		(void)snprintf(newest, sizeof(newest), "the newest sent is step %llu, %lld s ago",
-			(unsigned long long)u->record_writer.uploaded_step, (long long)age_s);
+			(unsigned long long)u->record_writer->uploaded_step, (long long)age_s);
 	uint64_t wait_ns = pause_ns(u, ++u->failures);
 
 	u->pause_ns = now(u) + wait_ns;
 	u->core->stats.uploads_retried++;
-	ckpt_record_writer_failed(&u->record_writer, &u->error, u->failures, u->pause_ns);
+	ckpt_record_writer_failed(u->record_writer, &u->error, u->failures, u->pause_ns);
 	ckpt_log(u->core->parts.log, u->failures == 1 ? CKPT_LOG_ERROR : CKPT_LOG_WARN,
 		"uploading %s: try %u failed, the next is in %.0f s, %zu steps wait, %s: %.700s",
 		u->core->parts.label, u->failures, (double)wait_ns / SECOND_NS, u->count, newest,
@@ -133,7 +145,7 @@ static void fail_entry(struct ckpt_upload_queue *u, struct ckpt_upload_entry *e)
 	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "step %llu of %s is not uploaded: %.800s",
 		(unsigned long long)e->step, u->core->parts.label, u->error.message);
 	e->error = u->error;
-	ckpt_record_writer_absent(&u->record_writer, e->generation, e->step, u->error.code);
+	ckpt_record_writer_absent(u->record_writer, e->generation, e->step, u->error.code);
 	ckpt_upload_queue_end_entry(u, e);
 	ckpt_upload_queue_ask_retention(u);
 }
@@ -181,7 +193,7 @@ static bool await_holder(struct ckpt_upload_queue *u, struct ckpt_upload_entry *
 	}
 	u->pause_ns = now(u) + LOOK_NS;
 	ckpt_record_writer_failed(
-		&u->record_writer, &u->error, 1 + waited_ns / LOOK_NS, u->pause_ns);
+		u->record_writer, &u->error, 1 + waited_ns / LOOK_NS, u->pause_ns);
 	if (!e->held)
 		ckpt_log(u->core->parts.log, CKPT_LOG_WARN,
 			"step %llu waits, and is looked at again every %u s: %.800s",
@@ -230,7 +242,7 @@ static void take_success(struct ckpt_upload_queue *u, struct ckpt_upload_entry *
 
 	overtake(u, e);
 	core->stats.uploads_done++;
-	ckpt_record_writer_there(&u->record_writer, e->generation, e->step);
+	ckpt_record_writer_there(u->record_writer, e->generation, e->step);
 	ckpt_log(core->parts.log, CKPT_LOG_INFO, "step %llu of %s is in %s, %zu wait",
 		(unsigned long long)e->step, core->parts.label, u->dest->label, u->count - 1);
 	ckpt_upload_queue_end_entry(u, e);
@@ -267,7 +279,7 @@ static bool is_needed(struct ckpt_upload_queue *u, struct ckpt_upload_entry *e)
 {
 	uint64_t generation = u->core->lineage->generation;
 
-	if (!e->parent || generation == 0 || u->record_writer.uploaded_generation >= generation)
+	if (!e->parent || generation == 0 || u->record_writer->uploaded_generation >= generation)
 		return false;
 	e->buried = true;
 	if (!e->stuck)
@@ -285,7 +297,7 @@ static void end_absent(struct ckpt_upload_queue *u, struct ckpt_upload_entry *e)
 {
 	ckpt_log(u->core->parts.log, CKPT_LOG_INFO, "%s", u->error.message);
 	e->error = u->error;
-	ckpt_record_writer_absent(&u->record_writer, e->generation, e->step, 0);
+	ckpt_record_writer_absent(u->record_writer, e->generation, e->step, 0);
 	ckpt_upload_queue_end_entry(u, e);
 	ckpt_upload_queue_ask_retention(u);
 }
@@ -406,7 +418,7 @@ static void take_part(struct ckpt_upload_queue *u, struct ckpt_upload_entry *e)
 void ckpt_upload_queue_succeed(struct ckpt_upload_queue *u)
 {
 	u->failures = 0;
-	ckpt_record_writer_succeeded(&u->record_writer);
+	ckpt_record_writer_succeeded(u->record_writer);
 }
 
 /* Memory that changed, or worse: it is no harm, because every byte is compared, but nothing that should be. */

@@ -6,6 +6,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/copy/record_writer.h"
 #include "engine/copy/remote_gc.h"
 #include "engine/gc/gc.h"
 #include "engine/lineage/lineage.h"
@@ -42,7 +43,7 @@ static void leave_out(struct ckpt_upload_queue *u, const struct ckpt_scan_step *
 	if (u->lost.code == 0)
 		u->lost = why;
 	ckpt_log(u->core->parts.log, CKPT_LOG_ERROR, "%s", why.message);
-	ckpt_record_writer_unsent(&u->record_writer, s->generation, s->step);
+	ckpt_record_writer_unsent(u->record_writer, s->generation, s->step);
 }
 
 /* A step that was there before. NULL: it is left out. */
@@ -131,7 +132,7 @@ static void take_upload_filter(struct ckpt_upload_queue *u)
 			ckpt_log(u->core->parts.log, CKPT_LOG_INFO,
 				"step %llu of %s is not sent: retention in %s has newer ones",
 				(unsigned long long)e->step, u->core->parts.label, u->dest->label);
-			ckpt_record_writer_absent(&u->record_writer, e->generation, e->step, 0);
+			ckpt_record_writer_absent(u->record_writer, e->generation, e->step, 0);
 			ckpt_upload_queue_end_entry(u, e);
 		}
 		e = next;
@@ -259,7 +260,7 @@ static void upload_queue_done(struct ckpt_task *task)
 	struct ckpt_upload_queue *u = upload_queue_of(task);
 	struct ckpt_error closed;
 
-	ckpt_record_writer_stop(&u->record_writer);
+	ckpt_record_writer_stop(u->record_writer);
 	word_closed(u, &closed);
 	ckpt_upload_queue_end_all(u, &closed);
 	ckpt_task_wake(u->core->closer);
@@ -279,8 +280,11 @@ int ckpt_upload_queue_open(struct ckpt_core *core, uint64_t every)
 	struct ckpt_upload_queue *u = ckpt_alloc(sizeof(*u));
 	if (!u)
 		return -ENOMEM;
-	int r = ckpt_core_open_store(core, &core->parts.remote, &u->dest);
+	u->record_writer = ckpt_alloc(sizeof(*u->record_writer));
+	int r = u->record_writer ? ckpt_core_open_store(core, &core->parts.remote, &u->dest)
+				 : -ENOMEM;
 	if (r < 0) {
+		ckpt_free(u->record_writer);
 		ckpt_free(u);
 		return r;
 	}
@@ -290,9 +294,12 @@ int ckpt_upload_queue_open(struct ckpt_core *core, uint64_t every)
 	ckpt_rate_limit_init(&u->rate_limit, core, core->config.remote_bytes_per_s);
 	ckpt_error_clear(&u->error);
 	ckpt_error_clear(&u->lost);
-	ckpt_error_clear(&u->record_writer.error);
+	ckpt_error_clear(&u->record_writer->error);
 	core->upload_queue = u;
-	return ckpt_remote_gc_open(core, u->dest);
+	r = ckpt_remote_gc_open(core, u->dest);
+	if (core->remote_gc)
+		u->watcher = &core->remote_gc->task;
+	return r;
 }
 
 /* Steps of earlier generations: whoever keeps a store sends what is there. */
@@ -312,7 +319,7 @@ void ckpt_upload_queue_begin(struct ckpt_core *core)
 		if (e)
 			e->newest = u->count == 1;
 	}
-	ckpt_record_writer_start(&u->record_writer, core);
+	ckpt_record_writer_start(u->record_writer, core);
 	ckpt_task_start(&u->task, &core->sched, upload_queue_body, upload_queue_done);
 	ckpt_remote_gc_begin(core);
 }
@@ -338,10 +345,10 @@ void ckpt_upload_queue_add(struct ckpt_core *core, struct ckpt_upload_entry *e, 
 			e->error = u->error;
 			core->stats.uploads_failed++;
 		}
-		ckpt_record_writer_unsent(&u->record_writer, generation, step);
+		ckpt_record_writer_unsent(u->record_writer, generation, step);
 		ckpt_upload_queue_end_entry(u, e);
 	}
-	ckpt_record_writer_touch(&u->record_writer);
+	ckpt_record_writer_touch(u->record_writer);
 	wake(u);
 }
 
@@ -414,25 +421,8 @@ void ckpt_upload_queue_note_claim(struct ckpt_core *core)
 	put_parent(core->upload_queue);
 	drop_lost(core->upload_queue);
 	ckpt_remote_gc_note_claim(core);
-	ckpt_record_writer_claimed(&core->upload_queue->record_writer);
+	ckpt_record_writer_claimed(core->upload_queue->record_writer);
 	wake(core->upload_queue);
-}
-
-bool ckpt_upload_queue_sends(const struct ckpt_core *core)
-{
-	const struct ckpt_upload_queue *u = core->upload_queue;
-
-	return core->lineage->generation > 0 && u->placed &&
-	       u->placed_generation == core->lineage->generation && !u->halted;
-}
-
-bool ckpt_upload_queue_rests(const struct ckpt_core *core)
-{
-	const struct ckpt_upload_entry *e = core->upload_queue->first;
-
-	while (e && e->buried)
-		e = e->next;
-	return !e && ckpt_upload_queue_sends(core);
 }
 
 void ckpt_upload_queue_stop(struct ckpt_core *core)
@@ -451,7 +441,7 @@ bool ckpt_upload_queue_ended(const struct ckpt_core *core)
 {
 	return !core->upload_queue ||
 	       (!ckpt_task_active(&core->upload_queue->task) && ckpt_remote_gc_ended(core) &&
-		       ckpt_record_writer_ended(&core->upload_queue->record_writer));
+		       ckpt_record_writer_ended(core->upload_queue->record_writer));
 }
 
 void ckpt_upload_queue_close(struct ckpt_core *core)
@@ -463,8 +453,30 @@ void ckpt_upload_queue_close(struct ckpt_core *core)
 	CKPT_ASSERT(ckpt_upload_queue_ended(core));
 	ckpt_remote_gc_close(core);
 	ckpt_core_timer_clear(core, &u->timer);
-	ckpt_record_writer_close(&u->record_writer);
+	ckpt_record_writer_close(u->record_writer);
 	ckpt_store_close(u->dest);
+	ckpt_free(u->record_writer);
 	ckpt_free(u);
 	core->upload_queue = NULL;
+}
+
+void ckpt_upload_queue_report(const struct ckpt_core *core, struct ckpt_stats *stats)
+{
+	const struct ckpt_upload_queue *u = core->upload_queue;
+
+	if (!u)
+		return;
+	stats->bytes_uploaded = atomic_load(&u->bytes);
+	stats->bytes_uploaded_staged = atomic_load(&u->bytes_left);
+	stats->uploads_waiting = u->count;
+	stats->remote_generation = u->record_writer->uploaded_generation;
+	stats->remote_step = u->record_writer->uploaded_step;
+	stats->remote_wall_ms = u->record_writer->uploaded_wall_ms;
+	stats->remote_code = u->record_writer->error.code;
+	stats->remote_failing_ms = u->record_writer->error.code ? u->record_writer->since_ms : 0;
+	for (const struct ckpt_upload_entry *e = u->first; e; e = e->next)
+		stats->uploads_waiting_bytes += e->bytes;
+	if (u->current)
+		stats->uploads_waiting_bytes -=
+			ckpt_min_u64(u->current->bytes, stats->bytes_uploaded - u->begun);
 }

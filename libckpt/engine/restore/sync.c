@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One restore of many ranks. */
-#include "engine/restore/sync.h"
-
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

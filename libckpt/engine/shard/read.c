@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/shard/read_block.h"
+#include "engine/shard/read_state.h"
 
 #define OWN_ALIGN 4096
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A block is read, checked against its digests, and let out. */
-#include "engine/shard/read_block.h"
+#include "engine/shard/read_state.h"
 
 #include <errno.h>
 #include <string.h>

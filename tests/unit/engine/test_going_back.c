@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "engine/copy/remote_gc.h"
+#include "engine/copy/record_writer.h"
 #include "engine/copy/upload_queue.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
@@ -283,7 +284,7 @@ static void test_parent_stays_marked(void **state)
 		core_rig_sleep(&rig, MINUTE_MS);
 	assert_false(waits(&rig));
 	assert_true(is_there(s, 1));
-	assert_int_equal(rig.core.upload_queue->record_writer.absent_count, 0);
+	assert_int_equal(rig.core.upload_queue->record_writer->absent_count, 0);
 	core_rig_close(&rig);
 	read_there(s, 1);
 }
@@ -335,7 +336,7 @@ static void test_newest_is_going(void **state)
 	open_job(s, &rig, 0, 0);
 	pass(&rig, 1);
 	assert_false(waits(&rig));
-	assert_int_equal(rig.core.upload_queue->record_writer.absent_count, 1);
+	assert_int_equal(rig.core.upload_queue->record_writer->absent_count, 1);
 	assert_true(core_rig_logged(&rig, CKPT_LOG_INFO, "is being removed from"));
 	/* Who goes on from it waits. */
 	resume(&rig, 3);
@@ -392,7 +393,7 @@ static void test_parent_is_left_behind(void **state)
 	save(&rig, 4, 4);
 	pass(&rig, 2);
 	assert_true(has(s, 2, 4, "/manifest.json") && !is_there(s, 1) && !waits(&rig));
-	assert_int_equal(rig.core.upload_queue->record_writer.absent_count, 1);
+	assert_int_equal(rig.core.upload_queue->record_writer->absent_count, 1);
 	core_rig_close(&rig);
 }
 

@@ -2,6 +2,7 @@
 /* What goes to a remote store in a directory keeps to its bound, and is all there when its time has come. */
 #include "lib/test.h"
 
+#include "engine/copy/record_writer.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/core/rate_limit.h"
 #include "lib/core_scene.h"
@@ -54,7 +55,7 @@ static void test_rate(void **state)
 	assert_true(sent(s) >= UINT64_C(4) * TENSORS * FLOATS);
 	/* And not much less than that, either. */
 	assert_true(ms >= 3800 && ms <= 4600);
-	assert_int_equal(s->rig.core.upload_queue->record_writer.uploaded_step, 1);
+	assert_int_equal(s->rig.core.upload_queue->record_writer->uploaded_step, 1);
 	core_rig_close(&s->rig);
 }
 

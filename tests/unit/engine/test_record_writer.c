@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "engine/copy/record_writer.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/lineage/lineage.h"
 #include "format/remote_record.h"
@@ -197,8 +198,8 @@ static void test_absent(void **state)
 	core_rig_sleep(&s->rig, 6000);
 	for (uint64_t step = 100; step < 100 + CKPT_RECORD_ABSENT_MAX + 3; step++)
 		ckpt_record_writer_absent(
-			&s->rig.core.upload_queue->record_writer, 1, step, CKPT_EINTEGRITY);
-	ckpt_record_writer_absent(&s->rig.core.upload_queue->record_writer, 1, 1, 0);
+			s->rig.core.upload_queue->record_writer, 1, step, CKPT_EINTEGRITY);
+	ckpt_record_writer_absent(s->rig.core.upload_queue->record_writer, 1, 1, 0);
 	core_rig_close(&s->rig);
 	(void)read_it(s);
 	assert_int_equal(s->record.absent_count, CKPT_RECORD_ABSENT_MAX);
@@ -215,7 +216,7 @@ static void test_absent_twice(void **state)
 	struct ckpt_record_writer *record_writer;
 
 	open_it(s);
-	record_writer = &s->rig.core.upload_queue->record_writer;
+	record_writer = s->rig.core.upload_queue->record_writer;
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	ckpt_record_writer_absent(record_writer, 1, 2, 0);
 	ckpt_record_writer_absent(record_writer, 1, 1, CKPT_EINTEGRITY);
@@ -238,7 +239,7 @@ static void test_sent_again(void **state)
 	struct ckpt_record_writer *record_writer;
 
 	open_it(s);
-	record_writer = &s->rig.core.upload_queue->record_writer;
+	record_writer = s->rig.core.upload_queue->record_writer;
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(core_rig_save(&s->rig, 3), 0);
 	core_rig_sleep(&s->rig, 6000);
@@ -261,7 +262,7 @@ static void test_sent_again_of_many(void **state)
 	struct ckpt_record_writer *record_writer;
 
 	open_it(s);
-	record_writer = &s->rig.core.upload_queue->record_writer;
+	record_writer = s->rig.core.upload_queue->record_writer;
 	assert_int_equal(core_rig_claim(&s->rig), 0);
 	assert_int_equal(core_rig_save(&s->rig, 500), 0);
 	core_rig_sleep(&s->rig, 6000);
@@ -534,7 +535,7 @@ static void test_no_memory(void **state)
 	core_rig_sleep(&s->rig, 6000);
 	uint64_t number = read_it(s);
 	for (size_t fail_at = 1; fail_at < 40; fail_at++) {
-		ckpt_record_writer_touch(&s->rig.core.upload_queue->record_writer);
+		ckpt_record_writer_touch(s->rig.core.upload_queue->record_writer);
 		core_rig_count_allocations(&s->rig, fail_at);
 		core_rig_sleep(&s->rig, 5000);
 		size_t count = core_rig_allocations(&s->rig);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One block of a fetch on its way; for shard/read.c and shard/read_block.c only. */
-#ifndef CKPT_ENGINE_SHARD_READ_BLOCK_H
-#define CKPT_ENGINE_SHARD_READ_BLOCK_H
+/* One block of a fetch on its way, and what shard/read.c and shard/read_block.c share. For these two only. */
+#ifndef CKPT_ENGINE_SHARD_READ_STATE_H
+#define CKPT_ENGINE_SHARD_READ_STATE_H
 
 #include "engine/core/copy_batch.h"
 #include "engine/shard/read.h"

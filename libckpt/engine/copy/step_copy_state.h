@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of an exporter share; for copy/step_copy.c and copy/step_copy_dest.c only. */
-#ifndef CKPT_ENGINE_COPY_STEP_COPY_DEST_H
-#define CKPT_ENGINE_COPY_STEP_COPY_DEST_H
+/* What the parts of a copy of a step share. For the files of copy/ only. */
+#ifndef CKPT_ENGINE_COPY_STEP_COPY_STATE_H
+#define CKPT_ENGINE_COPY_STEP_COPY_STATE_H
 
 #include "engine/copy/step_copy.h"
 
