@@ -324,13 +324,18 @@ struct ckpt_stats {
 	uint64_t last_eager_ns; /* of the last save: start to the copies of its eager tensors */
 	uint64_t threads;       /* number of threads of the engine */
 	/* The remote store; all 0 without one. */
-	uint64_t bytes_uploaded;  /* verified and sent by this rank */
+	/*
+	 * Bytes of shards that this rank has verified and sent. An encoded shard counts as the bytes that it holds,
+	 * however few were sent for them. What is sent again counts again.
+	 */
+	uint64_t bytes_uploaded;
 	uint64_t uploads_done;    /* steps */
 	uint64_t uploads_failed;  /* steps that failed for good; see the log */
 	uint64_t uploads_retried; /* failed tries */
 	uint64_t uploads_waiting; /* pending steps: committed, and not in the remote store yet */
-	uint64_t uploads_waiting_bytes; /* bytes of this rank in them, as far as known */
-	uint64_t remote_generation;     /* of the newest step that is known to be there */
+	uint64_t
+		uploads_waiting_bytes; /* of them, of this rank, as far as known; as bytes_uploaded */
+	uint64_t remote_generation;    /* of the newest step that is known to be there */
 	uint64_t remote_step;
 	uint64_t remote_wall_ms;        /* when it was there, since the epoch; 0: none is known */
 	uint64_t remote_steps_deleting; /* with a tombstone there, of any writer */

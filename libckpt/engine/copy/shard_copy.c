@@ -32,6 +32,7 @@ static void start_read(struct ckpt_shard_copy *c)
 		c->read.encoded = NULL;
 		c->read.header = NULL;
 		c->read.gaps = &c->view->gaps;
+		c->read.counts = c->shard->index->layout->bytes;
 	}
 	c->read.generation = c->shard->generation;
 	c->read.step = c->shard->step;
@@ -43,14 +44,11 @@ static void start_read(struct ckpt_shard_copy *c)
 	ckpt_shard_read_start(&c->fetch, &c->read);
 }
 
-/* Progress is in bytes of shards, however long their files are. */
+/* Gaps in an encoded file are not read, and count all the same. */
 static void count_all(const struct ckpt_shard_copy *c)
 {
-	uint64_t bytes = c->shard->index->layout->bytes;
-
-	/* A small encoded file may be larger than what it holds. */
-	if (c->view && bytes > c->fetch.counted)
-		atomic_fetch_add(c->read.counter, bytes - c->fetch.counted);
+	if (c->view)
+		atomic_fetch_add(c->read.counter, c->read.counts - c->fetch.counted);
 }
 
 static void sync_names(struct ckpt_shard_copy *c)

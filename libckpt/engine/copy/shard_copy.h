@@ -14,7 +14,10 @@ struct ckpt_shard_copy {
 	struct ckpt_task task;          /* await `finished`, look at `result` */
 	const struct ckpt_shard *shard; /* its index is there */
 	struct ckpt_store *dest;
-	/* Which file is read, how, and for whom: without what `shard` and `dest` say. `core`, `stop` and `err` are used here, too. */
+	/*
+	 * Which file is read, how, and for whom: without what `shard` and `dest` say. `core`, `stop` and `err` are used
+	 * here, too. `counter` is in bytes of the shard, however long the file is that holds it.
+	 */
 	struct ckpt_shard_read_config read;
 	const struct ckpt_stored_view
 		*view; /* `file` is encoded, and is copied as it is; NULL: the new shard is plain */

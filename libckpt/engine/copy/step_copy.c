@@ -184,14 +184,13 @@ static bool next_unfinished(struct ckpt_step_copy *e, char *path)
 {
 	uint32_t rank = e->shard->rank->rank;
 
-	while (ckpt_rank_files_next_unfinished(&e->lister.files, rank, e->unfinished)) {
-		if (e->left.file.fd >= 0 && strcmp(e->unfinished, e->left.attempt) == 0)
+	while (ckpt_rank_files_next_unfinished(
+		&e->lister.files, rank, e->unfinished, &e->unfinished_form)) {
+		if (e->left.file.fd >= 0 && e->unfinished_form == e->left.form &&
+			strcmp(e->unfinished, e->left.attempt) == 0)
 			continue;
 		ckpt_name_rank_file(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-			rank,
-			ckpt_rank_files_form(
-				&e->lister.files, rank, CKPT_RANK_SHARD, e->unfinished),
-			e->unfinished);
+			rank, e->unfinished_form, e->unfinished);
 		return true;
 	}
 	return false;

@@ -149,12 +149,10 @@ static int look_shard_body(struct ckpt_task *task)
 	if (e->left.file.fd < 0) {
 		/* Of several that were only begun any will do. */
 		e->left.attempt[0] = 0;
-		if (!ckpt_rank_files_next(&e->lister.files, e->shard->rank->rank, CKPT_RANK_SHARD,
-			    e->left.attempt))
-			return end(e, *e->stop);
 		/* What an encoded one has without its index is not known. */
-		if (ckpt_rank_files_form(&e->lister.files, e->shard->rank->rank, CKPT_RANK_SHARD,
-			    e->left.attempt) == CKPT_RANK_ENCODED)
+		if (!ckpt_rank_files_next_file(&e->lister.files, e->shard->rank->rank,
+			    CKPT_RANK_SHARD, e->left.attempt, &e->left.form) ||
+			e->left.form == CKPT_RANK_ENCODED)
 			return end(e, *e->stop);
 		ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
 			e->shard->rank->rank, e->left.attempt);

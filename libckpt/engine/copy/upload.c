@@ -61,6 +61,8 @@ static ckpt_task_fn other_body;
 static ckpt_task_fn leftovers_body;
 static ckpt_task_fn claim_body;
 static ckpt_task_fn shard_body;
+static ckpt_task_fn open_body;
+static ckpt_task_fn sent_rank_body;
 
 int ckpt_upload_give_up(struct ckpt_upload *u, int code)
 {
@@ -109,6 +111,60 @@ static int fence(struct ckpt_upload *u, ckpt_task_fn *then)
 {
 	u->then = then;
 	return ckpt_task_continue(&u->task, fence_body);
+}
+
+/* Small files that are there: their names are used once, so they have the same bytes, unless they have changed. */
+
+static int take_compared(struct ckpt_upload *u)
+{
+	int r = u->op.result;
+	bool same = r == 0 && u->op.length == u->own_length &&
+		    memcmp(u->op.data, u->own, u->own_length) == 0;
+
+	ckpt_store_drop_data(&u->op);
+	if (same)
+		return *u->stop;
+	/* It has gone since it was seen. */
+	if (r == -ENOENT)
+		return ckpt_fail(u->err, -EAGAIN, "%s is not there any more", u->path);
+	if (r < 0 && !ckpt_store_is_no_file(r))
+		return ckpt_upload_trouble(u, "read");
+	ckpt_error_clear(&u->said);
+	u->differs = true;
+	return ckpt_fail_at(u->err, CKPT_EINTEGRITY,
+		&(struct ckpt_where){.tier = "remote", .file = u->path},
+		"%s is in %s already, and differs from what %s has: it has changed since it was "
+		"written; remove it there, and upload the step again",
+		u->path, u->dest->label, u->core->parts.label);
+}
+
+static int compare_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	ckpt_store_get(u->dest, &u->op, u->path, u->own_length);
+	CKPT_AWAIT(task, u->op.done);
+	r = take_compared(u);
+	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, u->then);
+	CKPT_TASK_END(task);
+}
+
+/* Compares what is at u->path with these bytes, and goes on with `then` if they are the same. */
+static int compare(struct ckpt_upload *u, const void *own, uint64_t length, ckpt_task_fn *then)
+{
+	u->own = own;
+	u->own_length = length;
+	u->then = then;
+	return ckpt_task_continue(&u->task, compare_body);
+}
+
+/* The index of the rank that is sent. */
+static int compare_index(struct ckpt_upload *u, const char *attempt, ckpt_task_fn *then)
+{
+	ckpt_name_index(u->path, u->generation, u->step, u->shard.rank->rank, attempt);
+	return compare(u, u->shard.index_bytes, u->shard.index_length, then);
 }
 
 /* One rank's files. */
@@ -244,6 +300,16 @@ static int sent_body(struct ckpt_task *task)
 		if (files[u->looked] == CKPT_RANK_SHARD)
 			break;
 	}
+	return ckpt_task_continue(task, sent_rank_body);
+	CKPT_TASK_END(task);
+}
+
+/* The rank's files are there. */
+static int sent_rank_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+
+	CKPT_TASK_BEGIN(task);
 	ckpt_shard_start_shut(&u->shard);
 	CKPT_AWAIT(task, u->shard.task.finished);
 	end_rank(u);
@@ -278,6 +344,18 @@ static int shard_body(struct ckpt_task *task)
 	r = check_blocks(u);
 	if (r < 0)
 		return ckpt_upload_give_up(u, r);
+	/* With its shard an index that is there already would be taken for the rank's whole part, whatever is in it. */
+	if (u->looked > 0)
+		return compare_index(u, u->shard.rank->attempt, open_body);
+	return ckpt_task_continue(task, open_body);
+	CKPT_TASK_END(task);
+}
+
+static int open_body(struct ckpt_task *task)
+{
+	struct ckpt_upload *u = ckpt_upload_of(task);
+
+	CKPT_TASK_BEGIN(task);
 	ckpt_shard_start_open(&u->shard);
 	CKPT_AWAIT(task, u->shard.task.finished);
 	if (u->shard.task.result < 0)
@@ -367,16 +445,13 @@ static int index_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	ckpt_shard_copy_start_index(&u->copy);
 	CKPT_AWAIT(task, u->copy.task.finished);
-	/* Somebody else has sent the same. */
-	if (u->copy.task.result == -EEXIST)
-		ckpt_error_clear(u->err);
-	else if (u->copy.task.result < 0)
+	if (u->copy.task.result == 0)
+		return ckpt_task_continue(task, sent_rank_body);
+	if (u->copy.task.result != -EEXIST)
 		return ckpt_upload_give_up(u, u->copy.task.result);
-	ckpt_shard_start_shut(&u->shard);
-	CKPT_AWAIT(task, u->shard.task.finished);
-	end_rank(u);
-	u->rank++;
-	return ckpt_task_continue(task, ckpt_upload_rank_body);
+	/* Somebody else has sent it. */
+	ckpt_error_clear(u->err);
+	return compare_index(u, u->copy.attempt, sent_rank_body);
 	CKPT_TASK_END(task);
 }
 
@@ -404,7 +479,7 @@ static int part_body(struct ckpt_task *task)
 static int catalog_body(struct ckpt_task *task)
 {
 	struct ckpt_upload *u = ckpt_upload_of(task);
-	char path[CKPT_PATH_MAX];
+	const struct ckpt_catalog_map *map;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
@@ -421,14 +496,17 @@ static int catalog_body(struct ckpt_task *task)
 	r = *u->stop ? *u->stop : ckpt_catalog_map_reader_take(u->catalog, "uploaded");
 	if (r < 0)
 		return ckpt_upload_give_up(u, r);
-	if (!u->catalog->catalog_map)
+	map = u->catalog->catalog_map;
+	if (!map)
 		return ckpt_task_continue(task, commit_body);
-	ckpt_name_catalog(path, u->generation, &u->pick.manifest.catalog);
-	ckpt_store_publish(u->dest, &u->op, path, u->catalog->catalog_map->file,
-		u->catalog->catalog_map->catalog->bytes, NULL);
+	ckpt_name_catalog(u->path, u->generation, &u->pick.manifest.catalog);
+	ckpt_store_publish(u->dest, &u->op, u->path, map->file, map->catalog->bytes, NULL);
 	CKPT_AWAIT(task, u->op.done);
-	/* Whatever is there by that name is the same: another step has brought it. */
-	r = u->op.result == -EEXIST ? *u->stop : ckpt_upload_trouble(u, "publish");
+	map = u->catalog->catalog_map;
+	/* Another step has brought it. */
+	if (u->op.result == -EEXIST)
+		return compare(u, map->file, map->catalog->bytes, commit_body);
+	r = ckpt_upload_trouble(u, "publish");
 	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, commit_body);
 	CKPT_TASK_END(task);
 }
@@ -552,11 +630,9 @@ static bool next_leftover(struct ckpt_upload *u, char *path)
 	for (; u->rank < u->pick.manifest.world; u->rank++, u->attempt[0] = 0) {
 		if (!has_part(u, u->rank))
 			continue;
-		if (!ckpt_rank_files_next_unfinished(&u->there, u->rank, u->attempt))
+		if (!ckpt_rank_files_next_unfinished(&u->there, u->rank, u->attempt, &u->form))
 			continue;
-		ckpt_name_rank_file(path, u->generation, u->step, u->rank,
-			ckpt_rank_files_form(&u->there, u->rank, CKPT_RANK_SHARD, u->attempt),
-			u->attempt);
+		ckpt_name_rank_file(path, u->generation, u->step, u->rank, u->form, u->attempt);
 		return true;
 	}
 	return false;

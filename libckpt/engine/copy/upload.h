@@ -25,7 +25,7 @@ struct ckpt_upload {
 		*left;   /* what the pool may still have of this rank's shard; NULL: nothing */
 	const int *stop; /* not 0: give up, with this code */
 	struct ckpt_error *err;
-	atomic_uint_fast64_t *counter; /* bytes verified and sent are added */
+	atomic_uint_fast64_t *counter; /* bytes of shards that were verified and sent are added */
 	struct ckpt_rate_limit
 		*rate_limit; /* for the bytes of shards; NULL: the store has the bound */
 	atomic_uint_fast64_t *bytes_left; /* those that the pool had, too */
@@ -38,6 +38,7 @@ struct ckpt_upload {
 	 */
 	bool committed;
 	bool misled;      /* what the pool had was something else: without it then */
+	bool differs;     /* a file of the step there is not the same as here: nobody can send it */
 	bool deleting;    /* neither: it has a tombstone there, and is not sent */
 	bool found;       /* if it is going: its manifest is there yet */
 	bool complete;    /* if it has not: all ranks' parts are there */
@@ -53,16 +54,22 @@ struct ckpt_upload {
 	struct ckpt_object lock;
 	uint64_t newest; /* its generation */
 	struct ckpt_shard_location elsewhere;
-	ckpt_task_fn *then;           /* what comes after ckpt_upload_look(), or after the fence */
-	bool lists;                   /* it lists the step as well */
+	ckpt_task_fn *then; /* what comes after ckpt_upload_look(), the fence, or a comparison */
+	bool lists;         /* it lists the step as well */
 	struct ckpt_rank_files there; /* what the remote store has of the step */
 	uint64_t looked_ns;           /* when the tombstone was last looked at ... */
 	uint64_t listed_ns;           /* ... and for that list */
 	unsigned rounds;              /* of both */
 	struct ckpt_shard shard;
 	struct ckpt_shard_copy copy;
-	unsigned looked;                  /* 0 to 3: which file of the rank was looked for */
+	unsigned
+		looked; /* 0 to 3: which file of the rank was looked for; not 0: its index is there */
+	/* What is compared: a small file there, by its path, with these bytes. */
+	char path[CKPT_PATH_MAX];
+	const void *own;
+	uint64_t own_length;
 	char attempt[CKPT_ATTEMPT_CHARS]; /* of the leftover that was removed last */
+	enum ckpt_rank_file form;
 	struct ckpt_catalog_map_reader *catalog;
 	int code;
 };

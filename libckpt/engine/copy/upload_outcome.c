@@ -153,7 +153,7 @@ static void fail_entry(struct ckpt_upload_queue *u, struct ckpt_upload_entry *e)
 /* The step will not be there, and the others may. */
 static bool is_lost(const struct ckpt_upload_queue *u, struct ckpt_upload_entry *e, int code)
 {
-	if (is_of_step(&u->error, code) || code == CKPT_ENOSTEP)
+	if (is_of_step(&u->error, code) || code == CKPT_ENOSTEP || u->upload.differs)
 		return true;
 	return !is_outside(&u->error) && ++e->failures >= FAILURES_MAX;
 }

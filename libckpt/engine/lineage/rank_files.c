@@ -167,10 +167,10 @@ bool ckpt_rank_files_has_both(const struct ckpt_rank_files *files, uint32_t rank
 	return false;
 }
 
-bool ckpt_rank_files_next_unfinished(
-	const struct ckpt_rank_files *files, uint32_t rank, char attempt[CKPT_ATTEMPT_CHARS])
+bool ckpt_rank_files_next_unfinished(const struct ckpt_rank_files *files, uint32_t rank,
+	char attempt[CKPT_ATTEMPT_CHARS], enum ckpt_rank_file *form)
 {
-	while (ckpt_rank_files_next(files, rank, CKPT_RANK_SHARD, attempt))
+	while (ckpt_rank_files_next_file(files, rank, CKPT_RANK_SHARD, attempt, form))
 		if (!ckpt_rank_files_has_attempt(files, rank, CKPT_RANK_INDEX, attempt))
 			return true;
 	return false;

@@ -39,9 +39,6 @@ bool ckpt_rank_files_has_attempt(const struct ckpt_rank_files *files, uint32_t r
 /* Goes to the next attempt of which the rank has a file of that kind; `attempt` is empty at first. False: no more. */
 bool ckpt_rank_files_next(const struct ckpt_rank_files *files, uint32_t rank,
 	enum ckpt_rank_file kind, char attempt[CKPT_ATTEMPT_CHARS]);
-/* The same, of shards that have no index of their attempt: they were begun, and nobody has finished them yet. */
-bool ckpt_rank_files_next_unfinished(
-	const struct ckpt_rank_files *files, uint32_t rank, char attempt[CKPT_ATTEMPT_CHARS]);
 /* The file that the rank has of that kind and attempt: of a shard that is there in both forms the plain one. */
 enum ckpt_rank_file ckpt_rank_files_form(const struct ckpt_rank_files *files, uint32_t rank,
 	enum ckpt_rank_file kind, const char *attempt);
@@ -52,6 +49,9 @@ enum ckpt_rank_file ckpt_rank_files_form(const struct ckpt_rank_files *files, ui
  */
 bool ckpt_rank_files_next_file(const struct ckpt_rank_files *files, uint32_t rank,
 	enum ckpt_rank_file kind, char attempt[CKPT_ATTEMPT_CHARS], enum ckpt_rank_file *form);
+/* The same, of shards that have no index of their attempt: they were begun, and nobody has finished them yet. */
+bool ckpt_rank_files_next_unfinished(const struct ckpt_rank_files *files, uint32_t rank,
+	char attempt[CKPT_ATTEMPT_CHARS], enum ckpt_rank_file *form);
 
 /*
  * The same for many readers of one step: the directory is listed when the first one asks, and once for all of them. A

@@ -380,6 +380,22 @@ static bool is_let_go(struct ckpt_shard_read *f, unsigned i)
 	       (f->config.dest && ckpt_shard_read_block_passes(block_at(f, i), next));
 }
 
+/* Of a file that is not the shard the counter gets the share of the shard that it stands for. */
+static void count(struct ckpt_shard_read *f, uint64_t bytes)
+{
+	const struct ckpt_shard_read_config *c = &f->config;
+	double share;
+
+	f->verified += bytes;
+	share = (double)f->verified / (double)c->layout->bytes;
+	/* Rounded, it may be one more than all. */
+	uint64_t counted = c->counts
+				   ? ckpt_min_u64((uint64_t)(share * (double)c->counts), c->counts)
+				   : f->verified;
+	atomic_fetch_add(c->counter, counted - f->counted);
+	f->counted = counted;
+}
+
 /* Gives slots back that neither their block nor its successor needs. */
 static void release_blocks(struct ckpt_shard_read *f)
 {
@@ -394,10 +410,8 @@ static void release_blocks(struct ckpt_shard_read *f)
 		ckpt_shard_read_block_drop(b);
 		put_slot(f, b->slot);
 		b->slot = NULL;
-		if (!ckpt_shard_read_stopping(f)) {
-			atomic_fetch_add(f->config.counter, b->verified);
-			f->counted += b->verified;
-		}
+		if (!ckpt_shard_read_stopping(f))
+			count(f, b->verified);
 		if (!ckpt_shard_read_stopping(f) && b->lifted)
 			atomic_fetch_add(f->config.left_counter, b->verified);
 	}

@@ -78,6 +78,7 @@ struct ckpt_shard_read_config {
 	const int *stop;               /* not 0: give up, with this code */
 	struct ckpt_error *err;        /* the first failure in the order of the file */
 	atomic_uint_fast64_t *counter; /* bytes verified and let out are added */
+	uint64_t counts;               /* what the whole of `layout` counts as; 0: its bytes */
 	struct ckpt_task *waiter;      /* woken at the end */
 	struct ckpt_task *idle;        /* woken when no copy into targets is under way any more */
 };
@@ -91,7 +92,8 @@ struct ckpt_shard_read {
 	struct ckpt_task task; /* await `finished`, look at `result` */
 	unsigned copies;       /* into targets, under way */
 	size_t noted;          /* findings made */
-	uint64_t counted;      /* bytes added to the counter */
+	uint64_t verified;     /* bytes, and let out */
+	uint64_t counted;      /* what they have added to the counter */
 	size_t unread;         /* chunks put into `bad` because the disk could not read them */
 	bool lifted;           /* something came out of slots, and not of the file */
 

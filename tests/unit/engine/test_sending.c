@@ -13,140 +13,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/copy/upload.h"
 #include "engine/copy/upload_queue.h"
-#include "engine/lineage/lineage.h"
-#include "engine/shard/shard.h"
 #include "config.h"
-#include "lib/core_rig.h"
 #include "lib/encode_fixture.h"
 #include "lib/scratch.h"
-#include "lib/store_fixture.h"
+#include "sending_scene.h"
 
-#define WORLD   2
-#define WIDE    3000
-#define NUMBER  ((UINT64_C(1) << 61) + 12345) /* far beyond the end of any shard */
-#define SHARDS  "safetensors"
 #define LOOK_MS 2000
-
-struct scene {
-	char *dir;
-	char here[512];
-	char there[512];
-	struct core_rig rig;
-	struct fixture_step step;
-	struct fixture_rank ranks[WORLD];
-	struct ckpt_tensor tensors[WORLD];
-	float own[WORLD][WIDE];
-	struct ckpt_core_place place;
-	struct ckpt_shard shards[WORLD];
-	struct ckpt_manifest_rank of[WORLD];
-	struct ckpt_error err;
-	struct ckpt_store *dest;
-	struct ckpt_upload upload;
-	atomic_uint_fast64_t bytes;
-	int stop;
-};
-
-static const int64_t shape[1] = {WIDE};
-static const char *const names[WORLD] = {"own.0", "own.1"};
-
-static struct ckpt_s3_client *a_bucket(void)
-{
-	static char nobody_looks_into_it[8];
-
-	return (struct ckpt_s3_client *)(void *)nobody_looks_into_it;
-}
-
-static void open_job(struct scene *s, uint32_t tries)
-{
-	core_rig_make(&s->rig, &(struct core_rig_config){.dir = s->here, .remote = s->there});
-	s->rig.core.parts.remote.bucket = a_bucket();
-	s->rig.core.parts.remote.number = NUMBER;
-	s->rig.core.config.remote_tries = tries;
-	assert_int_equal(core_rig_open_store(&s->rig), 0);
-}
-
-static int setup(void **state)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-
-	for (uint32_t i = 0; i < WORLD; i++) {
-		for (unsigned k = 0; k < WIDE; k++)
-			s->own[i][k] = (float)(i * WIDE + k);
-		s->tensors[i] = (struct ckpt_tensor){.size = sizeof(s->tensors[i]),
-			.name = names[i],
-			.dtype = CKPT_F32,
-			.ndim = 1,
-			.shape = shape,
-			.data = s->own[i]};
-		s->ranks[i] = (struct fixture_rank){.tensors = &s->tensors[i], .count = 1};
-	}
-	s->dir = scratch_make_in_memory();
-	(void)snprintf(s->here, sizeof(s->here), "%s/here", s->dir);
-	(void)snprintf(s->there, sizeof(s->there), "%s/there", s->dir);
-	assert_int_equal(mkdir(s->here, 0777), 0);
-	assert_int_equal(mkdir(s->there, 0777), 0);
-	fixture_store(s->here, FIXTURE_RUN);
-	fixture_claim(s->here, FIXTURE_RUN, 1, 0, 0);
-	s->step = (struct fixture_step){.dir = s->here,
-		.generation = 1,
-		.step = 10,
-		.chunk_bytes = 4096,
-		.world = WORLD,
-		.ranks = s->ranks};
-	fixture_commit(&s->step);
-	s->place = (struct ckpt_core_place){
-		.root = -1, .bucket = a_bucket(), .number = NUMBER, .label = "s3://bucket/run"};
-	*state = s;
-	return 0;
-}
-
-static int teardown(void **state)
-{
-	struct scene *s = *state;
-
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
-/* Of somebody else: his descriptor, which holds the byte; -1: that is taken. */
-static int hold(struct scene *s, uint32_t rank, uint64_t byte)
-{
-	struct flock lock = {
-		.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
-	int fd = open(fixture_shard(&s->step, rank), O_RDWR | O_CLOEXEC);
-
-	assert_true(fd >= 0);
-	if (fcntl(fd, F_OFD_SETLK, &lock) == 0)
-		return fd;
-	assert_true(errno == EAGAIN || errno == EACCES);
-	(void)close(fd);
-	return -1;
-}
-
-static bool is_held(struct scene *s, uint32_t rank)
-{
-	int fd = hold(s, rank, NUMBER);
-
-	if (fd >= 0)
-		(void)close(fd);
-	return fd < 0;
-}
-
-static bool is_whole(struct scene *s)
-{
-	struct core_rig rig;
-
-	core_rig_open(&rig, &(struct core_rig_config){.dir = s->there, .read_only = true});
-	bool found = rig.core.lineage->scan.step_count == 1 &&
-		     rig.core.lineage->scan.steps[0].state == CKPT_STEP_COMMITTED;
-	if (found)
-		assert_int_equal(core_rig_read(&rig, 10, CKPT_SINK_NONE), 0);
-	core_rig_close(&rig);
-	return found;
-}
 
 /* The claim by itself. */
 
@@ -264,60 +137,6 @@ static void test_no_lock_to_be_had(void **state)
 }
 
 /* An upload. */
-
-static void open_upload(struct scene *s)
-{
-	core_rig_make(&s->rig, &(struct core_rig_config){.dir = s->here, .read_only = true});
-	assert_int_equal(core_rig_open_store(&s->rig), 0);
-	s->place.root = open(s->there, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	assert_true(s->place.root >= 0);
-	struct ckpt_core_place as_it_is = s->place;
-	as_it_is.bucket = NULL;
-	assert_int_equal(ckpt_core_open_store(&s->rig.core, &as_it_is, &s->dest), 0);
-	s->dest->tier = "remote";
-	s->rig.core.parts.remote = s->place;
-	ckpt_error_clear(&s->err);
-	assert_int_equal(mkdir(scratch_join(s->there, "gens"), 0777), 0);
-}
-
-static void start_upload(struct scene *s)
-{
-	s->upload = (struct ckpt_upload){.core = &s->rig.core,
-		.dest = s->dest,
-		.generation = 1,
-		.step = 10,
-		.all = true,
-		.bytes_left = &s->bytes,
-		.stop = &s->stop,
-		.err = &s->err,
-		.counter = &s->bytes};
-	ckpt_upload_start(&s->upload);
-	core_rig_run(&s->rig);
-}
-
-static void close_upload(struct scene *s)
-{
-	assert_false(is_held(s, 0));
-	assert_false(is_held(s, 1));
-	ckpt_store_close(s->dest);
-	s->rig.core.parts.remote = (struct ckpt_core_place){.root = -1};
-	(void)close(s->place.root);
-	core_rig_close(&s->rig);
-}
-
-static void copy(const char *from, const char *to)
-{
-	char data[65536];
-	int in = open(from, O_RDONLY | O_CLOEXEC);
-	int out = open(to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-
-	assert_true(in >= 0 && out >= 0);
-	ssize_t n = read(in, data, sizeof(data));
-	assert_true(n > 0 && n < (ssize_t)sizeof(data));
-	assert_int_equal(write(out, data, (size_t)n), n);
-	(void)close(in);
-	(void)close(out);
-}
 
 /* Somebody else sends the files of a rank. */
 static void send(struct scene *s, uint32_t rank)
@@ -482,9 +301,13 @@ static void test_cut_short_in_a_directory(void **state)
 		assert_null(scratch_find(s->there, ".index"));
 	}
 	io_fault_clear(&s->rig.fault);
-	char name[512];
-	(void)snprintf(name, sizeof(name), "/%s", fixture_shard_name(&s->step, 0));
+	char attempt[CKPT_ATTEMPT_CHARS];
+	char name[CKPT_PATH_MAX] = "/";
+	ckpt_name_attempt(attempt, 1000010);
+	ckpt_name_rank_file(name + 1, 1, 10, 0, CKPT_RANK_SHARD, attempt);
 	scratch_put(s->there, name, "begun by one that was killed");
+	ckpt_name_rank_file(name + 1, 1, 10, 0, CKPT_RANK_ENCODED, attempt);
+	scratch_put(s->there, name, "in either form");
 	assert_int_equal(upload_to_directory(s), 0);
 	assert_true(s->upload.committed);
 	assert_int_not_equal(access(there_by(s, 0), F_OK), 0);
