@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -210,8 +209,7 @@ static void keep_best(struct ckpt_repairer *m)
 	m->best_bad = m->bad;
 	m->bad = (struct ckpt_chunkset){0};
 	m->best_size_bad = m->size_bad;
-	memcpy(m->best, m->shard.attempt, sizeof(m->best));
-	m->best_form = m->shard.form;
+	m->best = m->shard.name;
 }
 
 /* The file that was scanned has bad chunks: another one of the rank here may be whole. */
@@ -245,9 +243,8 @@ static int best_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_error_clear(&m->err);
-	if (strcmp(m->shard.attempt, m->best) != 0 || m->shard.form != m->best_form ||
-		m->shard.file.fd < 0) {
-		ckpt_shard_start_again(&m->shard, m->best, m->best_form);
+	if (!ckpt_rank_file_name_equal(&m->shard.name, &m->best) || m->shard.file.fd < 0) {
+		ckpt_shard_start_again(&m->shard, &m->best);
 		CKPT_AWAIT(task, m->shard.task.finished);
 		if (*m->stop || m->shard.file.fd < 0)
 			return end(m, *m->stop ? *m->stop : m->shard.task.result);

@@ -47,8 +47,7 @@ struct ckpt_repairer {
 	bool unread; /* the disk could not read some of it, this time, or it may be decodable there */
 	/* Of several files here that are bad the one with the fewest bad chunks: which, and whether its size is bad. */
 	struct ckpt_chunkset best_bad;
-	char best[CKPT_ATTEMPT_CHARS];
-	enum ckpt_rank_file best_form;
+	struct ckpt_rank_file_name best;
 	bool best_size_bad;
 	struct ckpt_shard there; /* its shard in the remote store, with the index of `shard` */
 	struct ckpt_shard_read_patch patch;

@@ -145,11 +145,11 @@ static bool next_old(struct ckpt_shard_copy *c, enum ckpt_rank_file kind, char *
 {
 	uint32_t rank = c->shard->rank->rank;
 
-	while (ckpt_rank_files_next_file(c->there, rank, kind, c->old, &c->old_form)) {
-		if (strcmp(c->old, c->attempt) == 0)
+	while (ckpt_rank_files_next_file(c->there, rank, kind, &c->old)) {
+		if (strcmp(c->old.attempt, c->attempt) == 0)
 			continue;
-		ckpt_name_rank_file(
-			path, c->shard->generation, c->shard->step, rank, c->old_form, c->old);
+		ckpt_name_rank_file(path, c->shard->generation, c->shard->step, rank, c->old.form,
+			c->old.attempt);
 		return true;
 	}
 	return false;
@@ -178,7 +178,7 @@ static int clean_body(struct ckpt_task *task)
 		if (r < 0)
 			return r;
 	}
-	c->old[0] = 0;
+	c->old.attempt[0] = 0;
 	while (next_old(c, CKPT_RANK_SHARD, path)) {
 		ckpt_store_remove(c->dest, &c->op, path);
 		CKPT_AWAIT(task, c->op.done);
@@ -232,7 +232,7 @@ void ckpt_shard_copy_start_undo(struct ckpt_shard_copy *copy)
 void ckpt_shard_copy_start_clean(struct ckpt_shard_copy *copy, const struct ckpt_rank_files *there)
 {
 	copy->there = there;
-	copy->old[0] = 0;
+	copy->old.attempt[0] = 0;
 	copy->removed = false;
 	start(copy, clean_body);
 }

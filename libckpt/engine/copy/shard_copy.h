@@ -37,8 +37,7 @@ struct ckpt_shard_copy {
 	/* Its own. */
 	struct ckpt_store_op op;
 	const struct ckpt_rank_files *there;
-	char old[CKPT_ATTEMPT_CHARS];
-	enum ckpt_rank_file old_form;
+	struct ckpt_rank_file_name old;
 	bool removed; /* an index */
 };
 

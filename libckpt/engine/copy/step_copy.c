@@ -184,13 +184,12 @@ static bool next_unfinished(struct ckpt_step_copy *e, char *path)
 {
 	uint32_t rank = e->shard->rank->rank;
 
-	while (ckpt_rank_files_next_unfinished(
-		&e->lister.files, rank, e->unfinished, &e->unfinished_form)) {
-		if (e->left.file.fd >= 0 && e->unfinished_form == e->left.form &&
-			strcmp(e->unfinished, e->left.attempt) == 0)
+	while (ckpt_rank_files_next_unfinished(&e->lister.files, rank, &e->unfinished)) {
+		if (e->left.file.fd >= 0 &&
+			ckpt_rank_file_name_equal(&e->unfinished, &e->left.name))
 			continue;
 		ckpt_name_rank_file(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-			rank, e->unfinished_form, e->unfinished);
+			rank, e->unfinished.form, e->unfinished.attempt);
 		return true;
 	}
 	return false;
@@ -253,7 +252,7 @@ static int begin_body(struct ckpt_task *task)
 	r = e->place.bucket && e->shard->encoded ? check_form(e) : 0;
 	if (r < 0)
 		return r;
-	e->unfinished[0] = 0;
+	e->unfinished.attempt[0] = 0;
 	while (!e->place.bucket && !e->adds && next_unfinished(e, path)) {
 		ckpt_store_remove(e->store, &e->op, path);
 		CKPT_AWAIT(task, e->op.done);

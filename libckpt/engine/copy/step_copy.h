@@ -67,10 +67,9 @@ struct ckpt_step_copy {
 	struct ckpt_rank_lister lister; /* the same, before anything was copied */
 	struct ckpt_rank_lister_wait wait;
 	char index_attempt[CKPT_ATTEMPT_CHARS]; /* of the index that `left` has */
-	char unfinished[CKPT_ATTEMPT_CHARS];    /* of the leftover that was removed last */
-	enum ckpt_rank_file unfinished_form;
-	uint32_t undo_from; /* ranks from this one */
-	uint32_t undo_to;   /* to the one before this one may have left files that go if it fails */
+	struct ckpt_rank_file_name unfinished;  /* the leftover that was removed last */
+	uint32_t undo_from;                     /* ranks from this one */
+	uint32_t undo_to; /* to the one before this one may have left files that go if it fails */
 	uint32_t rank;
 	bool full;  /* what was there of the rank was removed to make room */
 	bool again; /* the files of the rank were begun before, and removed */

@@ -108,14 +108,14 @@ int ckpt_step_copy_look_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, e->left.task.finished);
 	r = e->left.task.result;
 	if (r == 0) {
-		memcpy(e->index_attempt, e->left.attempt, sizeof(e->index_attempt));
+		memcpy(e->index_attempt, e->left.name.attempt, sizeof(e->index_attempt));
 		ckpt_shard_start_open(&e->left);
 		CKPT_AWAIT(task, e->left.task.finished);
 		e->left_size = e->left.holds;
 		r = e->left.task.result;
 	}
 	/* An index says of the shard of its attempt that it was synced. */
-	e->have = r == 0 && strcmp(e->index_attempt, e->left.attempt) == 0;
+	e->have = r == 0 && strcmp(e->index_attempt, e->left.name.attempt) == 0;
 	r = take_failure(e, r);
 	if (e->plain && e->left.encoded) {
 		e->have = false;
@@ -148,14 +148,14 @@ static int look_shard_body(struct ckpt_task *task)
 		return end(e, *e->stop);
 	if (e->left.file.fd < 0) {
 		/* Of several that were only begun any will do. */
-		e->left.attempt[0] = 0;
+		e->left.name.attempt[0] = 0;
 		/* What an encoded one has without its index is not known. */
 		if (!ckpt_rank_files_next_file(&e->lister.files, e->shard->rank->rank,
-			    CKPT_RANK_SHARD, e->left.attempt, &e->left.form) ||
-			e->left.form == CKPT_RANK_ENCODED)
+			    CKPT_RANK_SHARD, &e->left.name) ||
+			e->left.name.form == CKPT_RANK_ENCODED)
 			return end(e, *e->stop);
 		ckpt_name_shard(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e),
-			e->shard->rank->rank, e->left.attempt);
+			e->shard->rank->rank, e->left.name.attempt);
 		ckpt_store_open(e->store, &e->op, path, &e->left.file);
 		CKPT_AWAIT(task, e->op.done);
 		if (e->op.result < 0 && e->op.result != -ENOENT &&
@@ -186,7 +186,7 @@ static int look_shard_body(struct ckpt_task *task)
 		return end(e, 0);
 	/* Its index was published after it was synced: the commit syncs the names. What else there is of the rank goes. */
 	ckpt_step_copy_init_copy(e);
-	memcpy(e->copy.attempt, e->left.attempt, sizeof(e->copy.attempt));
+	memcpy(e->copy.attempt, e->left.name.attempt, sizeof(e->copy.attempt));
 	ckpt_shard_copy_start_clean(&e->copy, &e->lister.files);
 	CKPT_AWAIT(task, e->copy.task.finished);
 	return end(e, ckpt_step_copy_take_clean(e));

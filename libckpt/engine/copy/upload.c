@@ -627,12 +627,13 @@ static int sweep_body(struct ckpt_task *task)
 /* Goes to the next shard without an index, of a rank that has both files of another attempt. */
 static bool next_leftover(struct ckpt_upload *u, char *path)
 {
-	for (; u->rank < u->pick.manifest.world; u->rank++, u->attempt[0] = 0) {
+	for (; u->rank < u->pick.manifest.world; u->rank++, u->leftover.attempt[0] = 0) {
 		if (!has_part(u, u->rank))
 			continue;
-		if (!ckpt_rank_files_next_unfinished(&u->there, u->rank, u->attempt, &u->form))
+		if (!ckpt_rank_files_next_unfinished(&u->there, u->rank, &u->leftover))
 			continue;
-		ckpt_name_rank_file(path, u->generation, u->step, u->rank, u->form, u->attempt);
+		ckpt_name_rank_file(path, u->generation, u->step, u->rank, u->leftover.form,
+			u->leftover.attempt);
 		return true;
 	}
 	return false;

@@ -68,8 +68,7 @@ struct ckpt_upload {
 	char path[CKPT_PATH_MAX];
 	const void *own;
 	uint64_t own_length;
-	char attempt[CKPT_ATTEMPT_CHARS]; /* of the leftover that was removed last */
-	enum ckpt_rank_file form;
+	struct ckpt_rank_file_name leftover; /* the one that was removed last */
 	struct ckpt_catalog_map_reader *catalog;
 	int code;
 };

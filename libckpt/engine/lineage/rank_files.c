@@ -144,16 +144,16 @@ static bool has_form(const struct ckpt_rank_files *files, uint32_t rank, enum ck
 }
 
 bool ckpt_rank_files_next_file(const struct ckpt_rank_files *files, uint32_t rank,
-	enum ckpt_rank_file kind, char attempt[CKPT_ATTEMPT_CHARS], enum ckpt_rank_file *form)
+	enum ckpt_rank_file kind, struct ckpt_rank_file_name *name)
 {
-	if (attempt[0] && *form == CKPT_RANK_SHARD &&
-		has_form(files, rank, CKPT_RANK_ENCODED, attempt)) {
-		*form = CKPT_RANK_ENCODED;
+	if (name->attempt[0] && name->form == CKPT_RANK_SHARD &&
+		has_form(files, rank, CKPT_RANK_ENCODED, name->attempt)) {
+		name->form = CKPT_RANK_ENCODED;
 		return true;
 	}
-	if (!ckpt_rank_files_next(files, rank, kind, attempt))
+	if (!ckpt_rank_files_next(files, rank, kind, name->attempt))
 		return false;
-	*form = ckpt_rank_files_form(files, rank, kind, attempt);
+	name->form = ckpt_rank_files_form(files, rank, kind, name->attempt);
 	return true;
 }
 
@@ -167,11 +167,11 @@ bool ckpt_rank_files_has_both(const struct ckpt_rank_files *files, uint32_t rank
 	return false;
 }
 
-bool ckpt_rank_files_next_unfinished(const struct ckpt_rank_files *files, uint32_t rank,
-	char attempt[CKPT_ATTEMPT_CHARS], enum ckpt_rank_file *form)
+bool ckpt_rank_files_next_unfinished(
+	const struct ckpt_rank_files *files, uint32_t rank, struct ckpt_rank_file_name *name)
 {
-	while (ckpt_rank_files_next_file(files, rank, CKPT_RANK_SHARD, attempt, form))
-		if (!ckpt_rank_files_has_attempt(files, rank, CKPT_RANK_INDEX, attempt))
+	while (ckpt_rank_files_next_file(files, rank, CKPT_RANK_SHARD, name))
+		if (!ckpt_rank_files_has_attempt(files, rank, CKPT_RANK_INDEX, name->attempt))
 			return true;
 	return false;
 }

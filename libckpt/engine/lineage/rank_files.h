@@ -7,8 +7,21 @@
 #ifndef CKPT_ENGINE_LINEAGE_RANK_FILES_H
 #define CKPT_ENGINE_LINEAGE_RANK_FILES_H
 
+#include <string.h>
 #include "base/task.h"
 #include "store/store.h"
+
+/* Which file of a rank. */
+struct ckpt_rank_file_name {
+	enum ckpt_rank_file form;
+	char attempt[CKPT_ATTEMPT_CHARS];
+};
+
+static inline bool ckpt_rank_file_name_equal(
+	const struct ckpt_rank_file_name *a, const struct ckpt_rank_file_name *b)
+{
+	return a->form == b->form && strcmp(a->attempt, b->attempt) == 0;
+}
 
 /* Zero is empty. */
 struct ckpt_rank_files {
@@ -45,13 +58,13 @@ enum ckpt_rank_file ckpt_rank_files_form(const struct ckpt_rank_files *files, ui
 
 /*
  * Goes to the next file of that kind, and says what it is: of a shard that is there in both forms the plain one comes
- * first, and then the encoded one. `attempt` is empty at first. False: no more.
+ * first, and then the encoded one. Its attempt is empty at first. False: no more.
  */
 bool ckpt_rank_files_next_file(const struct ckpt_rank_files *files, uint32_t rank,
-	enum ckpt_rank_file kind, char attempt[CKPT_ATTEMPT_CHARS], enum ckpt_rank_file *form);
+	enum ckpt_rank_file kind, struct ckpt_rank_file_name *name);
 /* The same, of shards that have no index of their attempt: they were begun, and nobody has finished them yet. */
-bool ckpt_rank_files_next_unfinished(const struct ckpt_rank_files *files, uint32_t rank,
-	char attempt[CKPT_ATTEMPT_CHARS], enum ckpt_rank_file *form);
+bool ckpt_rank_files_next_unfinished(
+	const struct ckpt_rank_files *files, uint32_t rank, struct ckpt_rank_file_name *name);
 
 /*
  * The same for many readers of one step: the directory is listed when the first one asks, and once for all of them. A

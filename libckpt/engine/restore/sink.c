@@ -218,7 +218,7 @@ static int note_good(struct ckpt_restore *r)
 	good.step = (int64_t)r->pick.chosen.step;
 	good.rank = (int32_t)r->shard.rank->rank;
 	ckpt_name_rank_file(good.file, r->pick.chosen.generation, r->pick.chosen.step,
-		r->shard.rank->rank, r->shard.form, r->shard.attempt);
+		r->shard.rank->rank, r->shard.name.form, r->shard.name.attempt);
 	return ckpt_findings_add(&r->findings, r->pick.chosen.generation, &good);
 }
 

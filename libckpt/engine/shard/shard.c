@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a manifest's record of a rank to its open, checked files. */
-#include "engine/shard/shard.h"
+#include "engine/shard/shard_state.h"
 
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -15,11 +13,6 @@
 /* The end of an encoded shard that is read first: most tables are in it. */
 #define TAIL_BYTES   (UINT64_C(64) << 10)
 #define TAIL_REQUEST (UINT64_C(64) << 20)
-
-static struct ckpt_shard *shard_of(struct ckpt_task *task)
-{
-	return CKPT_CONTAINER(task, struct ckpt_shard, task);
-}
 
 static int fail_missing(struct ckpt_shard *s, const char *what, const char *other_form)
 {
@@ -56,7 +49,7 @@ static int fail_size(struct ckpt_shard *s, uint64_t have, uint64_t want)
 		(unsigned long long)want, have < want ? "cut" : "added to");
 }
 
-/* Searching: the file of the manifest's attempt first, and then those that the directory has. */
+/* Searching. */
 
 /* -ESTALE: another machine has removed the file (NFS). */
 bool ckpt_shard_is_bad_copy(int code)
@@ -65,215 +58,52 @@ bool ckpt_shard_is_bad_copy(int code)
 	       ckpt_store_is_unreadable(code);
 }
 
-static void begin_search(struct ckpt_shard *s)
-{
-	memcpy(s->attempt, s->rank->attempt, sizeof(s->attempt));
-	/* A run stores its shards in one form, mostly. */
-	s->form = s->core->encoded_seen ? CKPT_RANK_ENCODED : CKPT_RANK_SHARD;
-	s->either = true;
-	s->turned = false;
-	s->listed[0] = 0;
-	s->listed_in = 0;
-	s->tried_count = 0;
-	s->own_forms = 0;
-	s->missing = false;
-	s->exhausted = false;
-	s->other = false;
-	ckpt_error_clear(&s->first);
-}
-
 /* Whether another file may be good where this one is not. */
 static bool may_search(const struct ckpt_shard *s, int code)
 {
 	return code < 0 && s->lister && !s->exhausted && !*s->stop && ckpt_shard_is_bad_copy(code);
 }
 
-/* One that cannot be read may be good, and says that the step may be. */
-static bool is_better(const struct ckpt_shard *s)
+static void begin_search(struct ckpt_shard *s, enum ckpt_rank_file form)
 {
-	int first = s->first.code;
-	int code = s->err->code;
-
-	if (ckpt_store_is_unreadable(code) && !ckpt_store_is_unreadable(first))
-		return true;
-	/* One that is there and bad says more than that another one is missing. */
-	return first == CKPT_EINCOMPLETE &&
-	       (code != CKPT_EINCOMPLETE || (!s->first_open && s->file.fd >= 0));
+	ckpt_shard_search_begin(&s->search, s->rank, form, s->lister, &s->name);
+	s->exhausted = false;
+	s->other = false;
 }
 
-static void turn_form(struct ckpt_shard *s)
+/* A run stores its shards in one form, mostly. */
+void ckpt_shard_search_shard(struct ckpt_shard *s)
 {
-	s->form = s->form == CKPT_RANK_SHARD ? CKPT_RANK_ENCODED : CKPT_RANK_SHARD;
-	s->turned = !s->turned;
+	begin_search(s, s->core->encoded_seen ? CKPT_RANK_ENCODED : CKPT_RANK_SHARD);
 }
 
-/* The shard of this attempt is not there in one form: goes to the other one. False: that was tried, too. */
-static bool try_other_form(struct ckpt_shard *s)
+void ckpt_shard_name_file(const struct ckpt_shard *s, char *path)
 {
-	if (s->op.result != -ENOENT || !s->either)
-		return false;
-	turn_form(s);
-	return s->turned;
-}
-
-/* The file that is tried now. */
-static void name_shard(struct ckpt_shard *s, char *path)
-{
-	if (strcmp(s->attempt, s->rank->attempt) == 0)
-		s->own_forms |= 1u << s->form;
-	ckpt_name_rank_file(path, s->generation, s->step, s->rank->rank, s->form, s->attempt);
-}
-
-static void note_missing(struct ckpt_shard *s)
-{
-	s->missing = true;
-	s->missing_after = s->lister->begun;
+	ckpt_name_rank_file(
+		path, s->generation, s->step, s->rank->rank, s->name.form, s->name.attempt);
 }
 
 static void keep_first(struct ckpt_shard *s)
 {
 	if (s->op.result == -ENOENT || s->op.result == -ESTALE)
-		note_missing(s);
-	if (s->first.code && !is_better(s))
-		return;
-	s->first = *s->err;
-	s->first_open = s->file.fd >= 0;
-	memcpy(s->first_attempt, s->attempt, sizeof(s->first_attempt));
-	s->first_form = s->form;
+		ckpt_shard_search_miss(&s->search);
+	ckpt_shard_search_keep(&s->search, &s->name, s->err, s->file.fd >= 0);
 }
 
-static void want_list(struct ckpt_shard *s)
+/* As ckpt_shard_search_next(). That a file is missing is as it should be, of a rank that was repaired. */
+static int next_file(struct ckpt_shard *s)
 {
-	ckpt_rank_lister_want(s->lister, &s->wait, &s->task);
-}
-
-/* What is missing may have been repaired since the list was begun. */
-static bool want_newer_list(struct ckpt_shard *s)
-{
-	return s->missing && s->lister->lists <= s->missing_after &&
-	       ckpt_rank_lister_want_again(s->lister, &s->wait, &s->task);
-}
-
-/* The file that the list has given. */
-static bool was_tried(const struct ckpt_shard *s)
-{
-	for (unsigned i = 0; i < s->tried_count; i++)
-		if (s->tried_forms[i] == s->listed_form && strcmp(s->tried[i], s->listed) == 0)
-			return true;
-	/* The first index that was tried has the manifest's attempt. */
-	return strcmp(s->listed, s->rank->attempt) == 0 &&
-	       (s->listed_form == CKPT_RANK_INDEX || s->own_forms >> s->listed_form & 1);
-}
-
-static void note_tried(struct ckpt_shard *s)
-{
-	if (s->tried_count == CKPT_SHARD_TRIED)
-		return;
-	memcpy(s->tried[s->tried_count], s->listed, sizeof(s->listed));
-	s->tried_forms[s->tried_count++] = s->listed_form;
-}
-
-/*
- * Goes to the next file, when the list is there. 1: the list is made anew, and this is to be called again then. Less
- * than 0: there is none (-ENOENT), or that is not known.
- */
-static int next_attempt(struct ckpt_shard *s, enum ckpt_rank_file kind)
-{
-	struct ckpt_rank_lister *l = s->lister;
 	char path[CKPT_PATH_MAX];
+	int r = ckpt_shard_search_next(&s->search, &s->task, &s->name, s->err);
 
-	if (l->result < 0) {
-		*s->err = l->err;
-		return l->result;
-	}
-	/* Another rank may have had the step listed anew: a new file may come before the last one. */
-	if (s->listed_in != l->lists)
-		s->listed[0] = 0;
-	s->listed_in = l->lists;
-	do {
-		if (!ckpt_rank_files_next_file(
-			    &l->files, s->rank->rank, kind, s->listed, &s->listed_form)) {
-			if (want_newer_list(s))
-				return 1;
-			*s->err = s->first;
-			return -ENOENT;
-		}
-	} while (was_tried(s));
-	memcpy(s->attempt, s->listed, sizeof(s->attempt));
-	note_tried(s);
-	ckpt_name_rank_file(
-		path, s->generation, s->step, s->rank->rank, s->listed_form, s->attempt);
-	if (kind == CKPT_RANK_SHARD) {
-		s->form = s->listed_form;
-		s->either = false;
-	}
-	/* That it is missing is as it should be, of a rank that was repaired. */
+	if (r != 0)
+		return r;
+	ckpt_shard_name_file(s, path);
 	if (s->err->code != 0 && s->op.result != -ENOENT)
 		ckpt_log(s->core->parts.log, CKPT_LOG_WARN, "%.800s (now %s is tried)",
 			s->err->message, path);
 	ckpt_error_clear(s->err);
 	return 0;
-}
-
-/* The claim. */
-
-static int take_claim(struct ckpt_shard *s)
-{
-	int r = s->op.result;
-
-	/* That it cannot be locked says nothing about what is in it. */
-	ckpt_error_clear(&s->said);
-	if (r == -EAGAIN)
-		return ckpt_fail_at(s->err, CKPT_EINUSE,
-			&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->op.path},
-			"%s of %s is being sent to %s already, by another process or another copy "
-			"in this one: wait until that has ended, or end it",
-			s->op.path, s->store->label, s->into->label);
-	/* What is not there, or is no file, is for the open to say. */
-	if (r == 0 || r == -ENOENT || ckpt_store_is_no_file(r) || s->core->unlocked)
-		return *s->stop;
-	s->core->unlocked = true;
-	ckpt_log(s->core->parts.log, CKPT_LOG_WARN,
-		"%s of %s cannot be locked (%s), nor others, maybe: see to it that nothing else "
-		"sends steps of it to %s meanwhile",
-		s->op.path, s->store->label, ckpt_code_text(r), s->into->label);
-	return *s->stop;
-}
-
-static int claim_body(struct ckpt_task *task)
-{
-	struct ckpt_shard *s = shard_of(task);
-	char path[CKPT_PATH_MAX];
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	begin_search(s);
-	for (;;) {
-		name_shard(s, path);
-		/* Copies to other places do not meet. */
-		ckpt_store_lock_byte(s->store, &s->op, path, s->into->number, &s->sole);
-		CKPT_AWAIT(task, s->op.done);
-		if (try_other_form(s))
-			continue;
-		/* It was replaced between the open and the lock, or it is not there: the second time tells. */
-		if (s->op.result == -ENOENT && s->claims++ == 0)
-			continue;
-		if (s->op.result != -ENOENT || !s->lister)
-			break;
-		/* Of several that are there every process takes the same one. */
-		note_missing(s);
-		want_list(s);
-		do {
-			CKPT_AWAIT(task, s->wait.done);
-			r = next_attempt(s, CKPT_RANK_SHARD);
-		} while (r > 0);
-		if (r < 0)
-			break;
-	}
-	/* What could not be listed is not known to the open either, which says so. */
-	ckpt_error_clear(s->err);
-	return take_claim(s);
-	CKPT_TASK_END(task);
 }
 
 /* The index. */
@@ -352,11 +182,11 @@ static int index_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	begin_search(s);
+	begin_search(s, CKPT_RANK_INDEX);
 	/* The decoder of the manifest has seen to it. */
 	CKPT_ASSERT(s->rank->index_bytes > 0 && s->rank->index_bytes <= CKPT_INDEX_MAX);
 	for (;;) {
-		ckpt_name_index(s->path, s->generation, s->step, s->rank->rank, s->attempt);
+		ckpt_shard_name_file(s, s->path);
 		ckpt_store_get(s->store, &s->op, s->path, s->rank->index_bytes);
 		CKPT_AWAIT(task, s->op.done);
 		r = take_index(s);
@@ -369,13 +199,13 @@ static int index_body(struct ckpt_task *task)
 			return r;
 		drop_index(s);
 		keep_first(s);
-		want_list(s);
+		ckpt_shard_search_list(&s->search, task);
 		do {
-			CKPT_AWAIT(task, s->wait.done);
-			r = next_attempt(s, CKPT_RANK_INDEX);
+			CKPT_AWAIT(task, s->search.wait.done);
+			r = next_file(s);
 		} while (r > 0);
 		if (r < 0)
-			return r == -ENOENT ? s->first.code : r;
+			return r == -ENOENT ? s->search.first.code : r;
 	}
 	CKPT_TASK_END(task);
 }
@@ -476,7 +306,7 @@ static void table_work(struct ckpt_job *job)
 /* Each form was tried. */
 static bool is_in_no_form(const struct ckpt_shard *s)
 {
-	return s->op.result == -ENOENT && s->either;
+	return s->op.result == -ENOENT && s->search.own_count > 0;
 }
 
 static int take_open(struct ckpt_shard *s)
@@ -485,7 +315,7 @@ static int take_open(struct ckpt_shard *s)
 		return fail_missing(s, "shard", is_in_no_form(s) ? " (or .encoded)" : "");
 	if (s->op.result < 0)
 		return fail_read(s, s->op.result);
-	s->core->encoded_seen = s->form == CKPT_RANK_ENCODED;
+	s->core->encoded_seen = s->name.form == CKPT_RANK_ENCODED;
 	s->holds = s->core->encoded_seen ? s->rank->shard_bytes : s->op.size;
 	if (s->holds != s->rank->shard_bytes)
 		return fail_size(s, s->op.size, s->rank->shard_bytes);
@@ -494,7 +324,7 @@ static int take_open(struct ckpt_shard *s)
 
 static int none_code(const struct ckpt_shard *s)
 {
-	return s->other ? -ENOENT : s->first.code;
+	return s->other ? -ENOENT : s->search.first.code;
 }
 
 static ckpt_task_fn other_body;
@@ -553,7 +383,7 @@ static int table_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
-/* The file of s->attempt. */
+/* The file of s->name. */
 static int attempt_body(struct ckpt_task *task)
 {
 	struct ckpt_shard *s = shard_of(task);
@@ -561,16 +391,14 @@ static int attempt_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	do {
-		name_shard(s, s->path);
+		ckpt_shard_name_file(s, s->path);
 		ckpt_error_clear(&s->said);
 		ckpt_store_open(s->store, &s->op, s->path, &s->file);
 		CKPT_AWAIT(task, s->op.done);
-	} while (try_other_form(s));
+	} while (s->op.result == -ENOENT && ckpt_shard_search_turn(&s->search, &s->name));
 	if (is_in_no_form(s))
-		ckpt_name_shard(s->path, s->generation, s->step, s->rank->rank, s->attempt);
-	else
-		name_shard(s, s->path);
-	if (s->form == CKPT_RANK_ENCODED && s->file.fd >= 0)
+		ckpt_name_shard(s->path, s->generation, s->step, s->rank->rank, s->name.attempt);
+	if (s->name.form == CKPT_RANK_ENCODED && s->file.fd >= 0)
 		return ckpt_task_continue(task, table_body);
 	if (s->exhausted)
 		return none_code(s);
@@ -581,7 +409,7 @@ static int attempt_body(struct ckpt_task *task)
 
 static int open_body(struct ckpt_task *task)
 {
-	begin_search(shard_of(task));
+	ckpt_shard_search_shard(shard_of(task));
 	return ckpt_task_continue(task, attempt_body);
 }
 
@@ -589,10 +417,10 @@ static int open_body(struct ckpt_task *task)
 static int exhaust(struct ckpt_shard *s)
 {
 	s->exhausted = true;
-	if (!s->first_open)
+	if (!s->search.first_open)
 		return none_code(s);
-	memcpy(s->attempt, s->first_attempt, sizeof(s->attempt));
-	s->form = s->first_form;
+	s->name = s->search.first_name;
+	ckpt_shard_search_fix(&s->search);
 	return ckpt_task_continue(&s->task, attempt_body);
 }
 
@@ -603,10 +431,10 @@ static int other_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	keep_first(s);
-	want_list(s);
+	ckpt_shard_search_list(&s->search, task);
 	do {
-		CKPT_AWAIT(task, s->wait.done);
-		r = next_attempt(s, CKPT_RANK_SHARD);
+		CKPT_AWAIT(task, s->search.wait.done);
+		r = next_file(s);
 	} while (r > 0);
 	if (r < 0 && r != -ENOENT)
 		return r;
@@ -757,7 +585,7 @@ void ckpt_shard_init(struct ckpt_shard *shard)
 	shard->sole.fd = -1;
 }
 
-static void start(struct ckpt_shard *s, ckpt_task_fn *body)
+void ckpt_shard_start(struct ckpt_shard *s, ckpt_task_fn *body)
 {
 	if (!s->store)
 		s->store = s->core->store;
@@ -769,25 +597,23 @@ static void start(struct ckpt_shard *s, ckpt_task_fn *body)
 
 void ckpt_shard_start_index(struct ckpt_shard *shard)
 {
-	start(shard, index_body);
+	ckpt_shard_start(shard, index_body);
 }
 
 void ckpt_shard_start_open(struct ckpt_shard *shard)
 {
 	CKPT_ASSERT(shard->index && shard->file.fd < 0);
-	start(shard, open_body);
+	ckpt_shard_start(shard, open_body);
 }
 
-void ckpt_shard_start_again(struct ckpt_shard *shard, const char *attempt, enum ckpt_rank_file form)
+void ckpt_shard_start_again(struct ckpt_shard *shard, const struct ckpt_rank_file_name *name)
 {
 	CKPT_ASSERT(shard->index && shard->cached.fd < 0);
-	(void)snprintf(shard->attempt, sizeof(shard->attempt), "%s", attempt);
-	shard->form = form;
-	shard->either = false;
-	shard->turned = false;
+	shard->name = *name;
 	shard->exhausted = false;
 	shard->lister = NULL;
-	start(shard, again_body);
+	ckpt_shard_search_fix(&shard->search);
+	ckpt_shard_start(shard, again_body);
 }
 
 static int none_body(struct ckpt_task *task)
@@ -800,30 +626,24 @@ void ckpt_shard_start_other(struct ckpt_shard *shard)
 {
 	CKPT_ASSERT(shard->index && shard->err->code != 0);
 	shard->other = true;
-	start(shard, shard->lister && !shard->exhausted ? other_body : none_body);
+	ckpt_shard_start(shard, shard->lister && !shard->exhausted ? other_body : none_body);
 }
 
 void ckpt_shard_start_share(struct ckpt_shard *shard)
 {
 	CKPT_ASSERT(shard->file.fd >= 0 && shard->cached.fd < 0);
-	start(shard, share_body);
-}
-
-void ckpt_shard_start_claim(struct ckpt_shard *shard)
-{
-	CKPT_ASSERT(shard->into && shard->into->bucket && shard->sole.fd < 0);
-	start(shard, claim_body);
+	ckpt_shard_start(shard, share_body);
 }
 
 void ckpt_shard_start_header(struct ckpt_shard *shard)
 {
 	CKPT_ASSERT(shard->file.fd >= 0 && !shard->header_memory);
-	start(shard, header_body);
+	ckpt_shard_start(shard, header_body);
 }
 
 void ckpt_shard_start_shut(struct ckpt_shard *shard)
 {
-	start(shard, shut_body);
+	ckpt_shard_start(shard, shut_body);
 }
 
 void ckpt_shard_clear(struct ckpt_shard *shard)

@@ -6,21 +6,16 @@
  * A shard is stored plain or encoded (FORMAT.md, section 23), and whichever file is there is opened. Of an encoded one
  * the table is read and checked then. Its header is not read by itself: the index has all of it.
  *
- * A file is looked for by the attempt that the manifest names first. Where that one is missing or bad, the step's
- * directory is listed, and the rank's other files of that kind are tried: a repaired rank has files of another attempt,
- * and a copy that was begun in one form and finished in the other has left both.
+ * Where a file is missing or bad, the rank's other files of that kind are tried (shard/search.h).
  */
 #ifndef CKPT_ENGINE_SHARD_SHARD_H
 #define CKPT_ENGINE_SHARD_SHARD_H
 
 #include "base/task_job.h"
 #include "engine/core/core.h"
-#include "engine/lineage/rank_files.h"
+#include "engine/shard/search.h"
 #include "engine/shard/stored_view.h"
 #include "format/index.h"
-
-/* Files of one rank that are remembered. If it has more bad ones these may be read again. */
-#define CKPT_SHARD_TRIED 8
 
 struct ckpt_shard {
 	struct ckpt_task task; /* await `finished`, look at `result` */
@@ -49,10 +44,8 @@ struct ckpt_shard {
 	uint64_t
 		holds; /* bytes of the shard that `file` can have: its size, or of an encoded one all */
 	char *header; /* index->layout->header_bytes of it; NULL: not read, or the shard is encoded */
-	char attempt
-		[CKPT_ATTEMPT_CHARS]; /* of the file that was tried last: of the index, then of the shard */
-
-	enum ckpt_rank_file form; /* of that shard: plain or encoded */
+	struct ckpt_rank_file_name
+		name; /* of the file that was tried last: of the index, then of the shard */
 
 	/* Its own. */
 	struct ckpt_store_op op;
@@ -60,8 +53,6 @@ struct ckpt_shard {
 	struct ckpt_task_job job;
 	char *header_memory;
 	uint64_t header_read;
-	bool either;         /* the file of this attempt may have the other form ... */
-	bool turned;         /* ... which is tried now */
 	uint64_t file_bytes; /* of an encoded one */
 	char *tail_memory;   /* its end, with the table */
 	char *tail;          /* aligned */
@@ -69,22 +60,7 @@ struct ckpt_shard {
 	uint64_t tail_read;  /* up to here it is there, or asked for */
 	struct ckpt_encoded_trailer trailer;
 	int table_code; /* why the table is no good */
-	struct ckpt_rank_lister_wait wait;
-	char listed[CKPT_ATTEMPT_CHARS]; /* the last one that the list has given ... */
-	enum ckpt_rank_file listed_form; /* ... and of a shard its form */
-	unsigned listed_in;              /* that was list number so much */
-	/* Those that were tried, so that no list makes them be tried again: no name is used twice. */
-	char tried[CKPT_SHARD_TRIED][CKPT_ATTEMPT_CHARS];
-	enum ckpt_rank_file tried_forms[CKPT_SHARD_TRIED];
-	unsigned tried_count;
-	unsigned
-		own_forms; /* a mask of those in which the shard of the manifest's attempt was tried */
-	struct ckpt_error first; /* why the first file that was there is no good */
-	char first_attempt[CKPT_ATTEMPT_CHARS];
-	enum ckpt_rank_file first_form;
-	bool first_open;          /* it could be opened */
-	bool missing;             /* a file that was tried is not there ... */
-	unsigned missing_after;   /* ... since so many lists were begun */
+	struct ckpt_shard_search search;
 	bool exhausted;           /* there is no other file */
 	bool other;               /* the first one could be opened: another one was asked for */
 	unsigned claims;          /* how often it was to be locked, and had no name */
@@ -119,8 +95,7 @@ void ckpt_shard_start_other(struct ckpt_shard *shard);
  * Opens a shard that was tried before, in the place of the one that is open, and no other. After open, and not after
  * share. A plain one of another size is open, and the code says so.
  */
-void ckpt_shard_start_again(
-	struct ckpt_shard *shard, const char *attempt, enum ckpt_rank_file form);
+void ckpt_shard_start_again(struct ckpt_shard *shard, const struct ckpt_rank_file_name *name);
 /* What another copy of the same bytes may help against. */
 bool ckpt_shard_is_bad_copy(int code);
 /* Opens it a second time, for what other ranks on this node read. If that fails there is the first one. */

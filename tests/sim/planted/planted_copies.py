@@ -66,19 +66,19 @@ COPIES = [
         "\t\t.fresh = taken && !e->full && (!e->place.bucket || e->adds),\n",
         "no name of a rank's file is used twice", REPAIRED),
     Planted(
-        "search-goes-on-in-a-new-list", "libckpt/engine/shard/shard.c",
+        "search-goes-on-in-a-new-list", "libckpt/engine/shard/search.c",
         "\tif (s->listed_in != l->lists)\n",
         "\tif (s->listed_in == 0)\n",
         "a new file that comes before the last one that was tried is found", REPAIRED),
     Planted(
-        "search-reads-by-each-list", "libckpt/engine/shard/shard.c",
+        "search-reads-by-each-list", "libckpt/engine/shard/search.c",
         "\treturn s->missing && s->lister->lists <= s->missing_after &&\n",
         "\treturn s->missing &&\n",
         "a step is listed anew only if it was listed before the miss", REPAIRED),
     Planted(
-        "search-tells-damage-first", "libckpt/engine/shard/shard.c",
+        "search-tells-damage-first", "libckpt/engine/shard/search.c",
         "\tif (ckpt_store_is_unreadable(code) && !ckpt_store_is_unreadable(first))\n",
-        "\tif (!s->first_open && s->file.fd >= 0)\n",
+        "\tif (!s->first_open && open)\n",
         "a step is not quarantined while one of its files may be good", REPAIRED),
     Planted(
         "search-told-is-not-the-code", "libckpt/engine/shard/load.c",
@@ -86,8 +86,8 @@ COPIES = [
         "-ENOENT ? w->code",
         "the code of several bad files is that of the one that is told", REPAIRED),
     Planted(
-        "search-tries-a-file-again", "libckpt/engine/shard/shard.c",
-        "\t\tif (s->tried_forms[i] == s->listed_form && strcmp(s->tried[i], s->listed) == 0)\n",
+        "search-tries-a-file-again", "libckpt/engine/shard/search.c",
+        "\t\tif (ckpt_rank_file_name_equal(&s->tried[i], name))\n",
         "\t\tif (false)\n",
         "a bad file is not read again when the step is listed anew", REPAIRED),
     Planted(
