@@ -36,6 +36,7 @@ struct ckpt_upload_queue;
 struct ckpt_save;
 struct ckpt_saver;
 struct ckpt_restore;
+struct ckpt_restorer;
 struct ckpt_shrink;
 
 /* Bits that an operation's latch answers with. */
@@ -187,12 +188,8 @@ struct ckpt_core {
 	struct ckpt_remote_gc *remote_gc;       /* copy/; NULL: nothing is removed there */
 	struct ckpt_saver *saver;               /* save/: what saves have in common */
 	struct ckpt_save *save;                 /* save/: the one under way; NULL: none */
+	struct ckpt_restorer *restorer;         /* restore/: what restores have in common */
 	struct ckpt_restore *restores;          /* restore/: under way */
-	/* restore/: with other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
-	_Atomic uint32_t restores_begun;
-	uint64_t repaired_generation; /* restore/: of the step that was last repaired; 0: none */
-	uint64_t repaired_step;
-	bool repairing;
 };
 
 /* Without the modules on it: see runtime/modules.h, which sets `hooks` as well. */

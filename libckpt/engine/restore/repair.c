@@ -17,7 +17,15 @@
 /* Once for each step: what is damaged again right away is not to be trusted. */
 static bool was_repaired(const struct ckpt_core *core, uint64_t generation, uint64_t step)
 {
-	return core->repaired_generation == generation && core->repaired_step == step;
+	const struct ckpt_restorer *restorer = core->restorer;
+
+	return restorer->repaired_generation == generation && restorer->repaired_step == step;
+}
+
+static void note_repaired(struct ckpt_core *core, uint64_t generation, uint64_t step)
+{
+	core->restorer->repaired_generation = generation;
+	core->restorer->repaired_step = step;
 }
 
 /* All ranks come to the same answer: it depends on the outcome that they have in common. */
@@ -44,7 +52,8 @@ static bool can_repair(const struct ckpt_restore *r)
 {
 	const struct ckpt_core *core = r->core;
 
-	if (!ckpt_restore_is_mine(r) || !is_mendable(r) || !core->upload_queue || core->repairing)
+	if (!ckpt_restore_is_mine(r) || !is_mendable(r) || !core->upload_queue ||
+		core->restorer->repairing)
 		return false;
 	if (core->config.node_store && r->ranks)
 		return r->for_all;
@@ -92,13 +101,13 @@ static void start_repairer(struct ckpt_restore *r)
 	r->repairer->pick = &r->pick;
 	r->repairer->stop = &r->repair_stop;
 	r->repairer->waiter = &r->repair;
-	core->repairing = true;
+	core->restorer->repairing = true;
 	ckpt_repairer_start(r->repairer);
 }
 
 static void end_repairer(struct ckpt_restore *r)
 {
-	r->core->repairing = false;
+	r->core->restorer->repairing = false;
 	r->repair_code = r->repairer ? r->repairer->task.result : -ENOMEM;
 }
 
@@ -253,8 +262,7 @@ static void take_votes(struct ckpt_restore *r)
 
 	r->repaired = outcome->verdict.code == 0;
 	if (r->repaired) {
-		r->core->repaired_generation = outcome->generation;
-		r->core->repaired_step = outcome->step;
+		note_repaired(r->core, outcome->generation, outcome->step);
 		tell_repaired(r);
 		return;
 	}
@@ -268,7 +276,6 @@ static void take_votes(struct ckpt_restore *r)
 void ckpt_restore_repair_take(struct ckpt_restore *restore)
 {
 	struct ckpt_restore *r = restore;
-	struct ckpt_core *core = r->core;
 
 	if (r->for_all) {
 		take_votes(r);
@@ -285,13 +292,12 @@ void ckpt_restore_repair_take(struct ckpt_restore *restore)
 		say_not_repaired(r, why_not(r));
 		return;
 	}
-	core->repaired_generation = r->pick.chosen.generation;
-	core->repaired_step = r->pick.chosen.step;
+	note_repaired(r->core, r->pick.chosen.generation, r->pick.chosen.step);
 	tell_repaired(r);
 }
 
 bool ckpt_restore_repair_is_open(const struct ckpt_restore *restore)
 {
-	return restore->core->repairing ||
+	return restore->core->restorer->repairing ||
 	       (gave_up(restore) && (restore->for_all || can_repair(restore)));
 }

@@ -13,6 +13,19 @@
 #include "base/thread.h"
 #include "engine/restore/restore_state.h"
 
+int ckpt_restorer_open(struct ckpt_core *core)
+{
+	core->restorer = ckpt_alloc(sizeof(*core->restorer));
+	return core->restorer ? 0 : -ENOMEM;
+}
+
+void ckpt_restorer_close(struct ckpt_core *core)
+{
+	CKPT_ASSERT(!core->restores);
+	ckpt_free(core->restorer);
+	core->restorer = NULL;
+}
+
 /*
  * Ranks of a job restore together; a verification or export is done alone. The number is the same on all ranks; 0:
  * alone.
@@ -21,7 +34,7 @@ static uint32_t count(struct ckpt_core *core, enum ckpt_restore_sink sink)
 {
 	if (!core->exchange || core->config.read_only || sink != CKPT_SINK_MEMORY)
 		return 0;
-	return atomic_fetch_add(&core->restores_begun, 1) + 1;
+	return atomic_fetch_add(&core->restorer->begun, 1) + 1;
 }
 
 static int make_ranks(struct ckpt_restore *r, uint32_t number)

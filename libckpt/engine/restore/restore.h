@@ -21,6 +21,11 @@ enum ckpt_restore_sink {
 
 struct ckpt_restore;
 
+/* What the restores of an engine have in common: core->restorer. -ENOMEM. */
+int ckpt_restorer_open(struct ckpt_core *core);
+/* No restore is left. */
+void ckpt_restorer_close(struct ckpt_core *core);
+
 /*
  * Created by a user's thread, then posted. `owner` is stored for the caller. The latch answers OPENED when the step is
  * open and waits for targets; END when the outcome is known, also if opening failed; GONE when the core has released

@@ -24,6 +24,14 @@
 #define CKPT_POST_CANCEL  4u
 #define CKPT_POST_RELEASE 8u
 
+struct ckpt_restorer {
+	/* With other ranks, in this session. Counted by user threads: one that lacks memory counts, too. */
+	_Atomic uint32_t begun;
+	uint64_t repaired_generation; /* of the step that was last repaired; 0: none */
+	uint64_t repaired_step;
+	bool repairing; /* a restore repairs a step */
+};
+
 /* What a restore of all ranks of a job has beside: restore/sync.c. */
 struct ckpt_restore_sync {
 	uint32_t number;                /* of the restore in this session */

@@ -7,6 +7,7 @@
 #include "engine/core/pool_shrink.h"
 #include "engine/gc/gc.h"
 #include "engine/lineage/lineage.h"
+#include "engine/restore/restore.h"
 #include "engine/save/commit.h"
 #include "engine/save/saver.h"
 
@@ -39,6 +40,8 @@ int ckpt_modules_open(struct ckpt_core *core, const struct ckpt_core_parts *part
 	if (r == 0)
 		r = ckpt_saver_open(core);
 	if (r == 0)
+		r = ckpt_restorer_open(core);
+	if (r == 0)
 		r = ckpt_upload_queue_open(core, config->remote_every);
 	if (r < 0) {
 		ckpt_modules_close(core);
@@ -51,6 +54,7 @@ void ckpt_modules_close(struct ckpt_core *core)
 {
 	CKPT_ASSERT(ckpt_core_idle(core));
 	ckpt_upload_queue_close(core);
+	ckpt_restorer_close(core);
 	ckpt_saver_close(core);
 	ckpt_gc_close(core);
 	ckpt_lineage_close(core);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/restore/restore_state.h"
 #include "lib/sanitized.h"
 #include "lib/scratch.h"
 #include "repair_scene.h"
@@ -526,14 +527,14 @@ static void test_cancelled(void **state)
 	open_rig(s);
 	s->holds = true;
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
-	assert_true(s->rig.core.repairing);
+	assert_true(s->rig.core.restorer->repairing);
 	assert_non_null(s->rig.fault.tap.held);
 	ckpt_restore_post_cancel(r);
 	core_rig_run(&s->rig);
 	s->holds = false;
 	core_rig_let_go(&s->rig);
 	assert_int_equal(core_rig_end(&s->rig, r), -ECANCELED);
-	assert_false(s->rig.core.repairing);
+	assert_false(s->rig.core.restorer->repairing);
 	assert_false(core_rig_logged(&s->rig, CKPT_LOG_ERROR, "cannot be repaired from "));
 	assert_false(is_good(s));
 	assert_true(read_it(s) < 0);
@@ -560,10 +561,10 @@ static void test_cancelled_without_memory(void **state)
 		count++;
 	assert_true(count > 0);
 	struct ckpt_restore *r = core_rig_begin(&s->rig, 10, CKPT_SINK_MEMORY, NULL);
-	assert_true(s->rig.core.repairing);
+	assert_true(s->rig.core.restorer->repairing);
 	ckpt_restore_post_cancel(r);
 	core_rig_run(&s->rig);
-	assert_false(s->rig.core.repairing);
+	assert_false(s->rig.core.restorer->repairing);
 	while (count > 0)
 		ckpt_reader_quota_put(&others, slots[--count]);
 	ckpt_reader_quota_leave(&others);

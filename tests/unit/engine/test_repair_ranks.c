@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/restore/restore_state.h"
 #include "lib/core_rig.h"
 #include "lib/scratch.h"
 #include "lib/store_fixture.h"
@@ -235,7 +236,7 @@ static void test_repaired(void **state)
 	for (unsigned finder = 0; finder < RANKS; finder++) {
 		scratch_flip(fixture_shard(&s->here, 0), 20000);
 		for (unsigned i = 0; i < RANKS; i++)
-			s->rank[i].core.repaired_generation = 0;
+			s->rank[i].core.restorer->repaired_generation = 0;
 		find_damage(s, 1u << finder);
 		assert_int_equal(s->rank[0].err.repaired, 1);
 		assert_int_equal(s->rank[1].err.repaired, 0);
@@ -294,7 +295,7 @@ static void test_nodes_repaired(void **state)
 		else
 			scratch_flip(fixture_index(bad, 0), 100);
 		for (unsigned i = 0; i < RANKS; i++)
-			s->rank[i].core.repaired_generation = 0;
+			s->rank[i].core.restorer->repaired_generation = 0;
 		for (unsigned i = 0; i < RANKS; i++)
 			begin(s, i);
 		sleep_both(s, 500);
@@ -437,11 +438,11 @@ static void test_nodes_one_hangs(void **state)
 	for (unsigned i = 0; i < RANKS; i++)
 		begin(s, i);
 	sleep_both(s, TIMEOUT_MS / 2 - 2000);
-	assert_true(s->rank[0].core.repairing);
+	assert_true(s->rank[0].core.restorer->repairing);
 	assert_int_equal(s->rank[1].fault.hits[0], 1);
 	give_slots(s);
 	sleep_both(s, 500);
-	assert_false(s->rank[0].core.repairing);
+	assert_false(s->rank[0].core.restorer->repairing);
 	assert_false(has(s, 0, CKPT_DONE_END));
 	sleep_both(s, TIMEOUT_MS / 4);
 	assert_true(has(s, 0, CKPT_DONE_END));
@@ -465,7 +466,7 @@ static void test_nodes_given_up(void **state)
 	for (unsigned i = 0; i < RANKS; i++)
 		begin(s, i);
 	sleep_both(s, 500);
-	assert_true(s->rank[0].core.repairing);
+	assert_true(s->rank[0].core.restorer->repairing);
 	for (unsigned i = 0; i < RANKS; i++)
 		assert_false(has(s, i, CKPT_DONE_END));
 	ckpt_restore_post_cancel(s->restore[0]);
@@ -511,7 +512,7 @@ static void begin_slowly(struct scene *s)
 		begin(s, i);
 	sleep_both(s, 500);
 	assert_int_equal(end(s, 1), CKPT_EINTEGRITY);
-	assert_true(s->rank[0].core.repairing);
+	assert_true(s->rank[0].core.restorer->repairing);
 	assert_false(has(s, 0, CKPT_DONE_END));
 }
 
@@ -563,7 +564,7 @@ static void test_given_up(void **state)
 		else
 			ckpt_restore_post_release(s->restore[0]);
 		core_rig_run(&s->rank[0]);
-		assert_false(s->rank[0].core.repairing);
+		assert_false(s->rank[0].core.restorer->repairing);
 		assert_true(has(s, 0, CKPT_DONE_END));
 		assert_int_equal(end(s, 0), CKPT_EINTEGRITY);
 		assert_false(has_note(s));
@@ -575,7 +576,7 @@ static void test_given_up(void **state)
 			assert_int_equal(end(s, i), CKPT_EINTEGRITY);
 		assert_int_equal(s->rank[0].err.repaired, 1);
 		check_read(s, 20);
-		s->rank[0].core.repaired_generation = 0;
+		s->rank[0].core.restorer->repaired_generation = 0;
 	}
 }
 
