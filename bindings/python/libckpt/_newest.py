@@ -2,6 +2,11 @@
 """
 Chooses the step that is read: the given one, or the newest one that is good. If the newest step
 cannot be read or verified, the next older one is taken, with a warning.
+
+The C library chooses among the steps that it does not know to be bad. The loop over them is here,
+because each try needs this side: `read` binds the tensors that this very step has, a step may turn
+out to be bad in Python only (its objects, its structure), and an engine that is read only, as that
+of load(), keeps no note of a bad step.
 """
 
 from __future__ import annotations

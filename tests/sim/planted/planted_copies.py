@@ -6,6 +6,8 @@ from bug import Planted
 REPAIRED = "tests/unit/engine/test_repaired_files"
 # Uploads that fail into a directory: the simulated training has a bucket.
 SENDING = "tests/unit/engine/test_sending"
+# What is there already, under the name of a file that is to be sent.
+UPLOAD = "tests/unit/engine/test_upload"
 # Two tiers that are both damaged.
 MENDING = "tests/unit/engine/test_repair"
 
@@ -30,6 +32,21 @@ COPIES = [
         "\t\tif (!has_part(u, u->rank))\n\t\t\tcontinue;\n",
         "\t\tif (true)\n\t\t\tcontinue;\n",
         "what a killed upload has begun goes when the step is there", SENDING),
+    Planted(
+        "upload-leaves-one-form", "libckpt/engine/lineage/rank_files.c",
+        "\twhile (ckpt_rank_files_next_file(files, rank, CKPT_RANK_SHARD, name))\n",
+        "\twhile (ckpt_rank_files_next(files, rank, CKPT_RANK_SHARD, name->attempt))\n",
+        "what a killed upload has begun goes in either form", SENDING),
+    Planted(
+        "upload-takes-another-index", "libckpt/engine/copy/upload.c",
+        "\tif (same)\n\t\treturn *u->stop;\n",
+        "\tif (same || r == 0)\n\t\treturn *u->stop;\n",
+        "an index that is there and differs is not taken for the rank's own", UPLOAD),
+    Planted(
+        "upload-counts-what-it-sends", "libckpt/engine/copy/shard_copy.c",
+        "\t\tc->read.counts = c->shard->index->layout->bytes;\n",
+        "\t\tc->read.counts = c->view->layout->bytes;\n",
+        "an upload counts the bytes of shards", UPLOAD),
     Planted(
         "upload-stops-at-a-bad-header", "libckpt/engine/copy/upload.c",
         "\tif (ckpt_shard_is_bad_copy(r) && !*u->stop)\n",
