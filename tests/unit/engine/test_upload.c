@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An upload, and what is there under the names that it writes: it is compared. What it counts. */
+/* An upload or an export, and what is there under the names that it writes: it is compared. What an upload counts. */
 #include "lib/test.h"
 
 #include <errno.h>
@@ -139,6 +139,32 @@ static void test_another_catalog(void **state)
 	close_upload(s);
 }
 
+static void test_export_meets_another_catalog(void **state)
+{
+	struct scene *s = *state;
+	struct fixture_step far;
+
+	s->step.step = 11;
+	s->step.catalog = true;
+	fixture_commit(&s->step);
+	far = s->step;
+	far.dir = s->there;
+	core_rig_open(&s->rig, &(struct core_rig_config){.dir = s->here, .read_only = true});
+	assert_int_equal(core_rig_export(&s->rig, 11, s->there), 0);
+	char *catalog = strdup(scratch_find(s->there, ".catalog"));
+	for (unsigned changed = 0; changed < 2; changed++) {
+		assert_int_equal(unlink(fixture_manifest(&far)), 0);
+		if (changed)
+			scratch_flip(catalog, 20);
+		assert_int_equal(core_rig_export(&s->rig, 11, s->there), changed ? -EEXIST : 0);
+	}
+	assert_string_equal(s->rig.err.file, catalog + strlen(s->there) + 1);
+	assert_non_null(strstr(s->rig.err.message, catalog + strlen(s->there) + 1));
+	assert_non_null(strstr(s->rig.err.message, "already, and differs: "));
+	free(catalog);
+	core_rig_close(&s->rig);
+}
+
 /* A step of which a file there differs is not sent, and says so; what comes after it is. */
 static void test_another_index_is_of_its_step(void **state)
 {
@@ -234,6 +260,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_another_index, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_index_comes_meanwhile, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_another_catalog, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_export_meets_another_catalog, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_another_index_is_of_its_step, setup, teardown),
 #if CKPT_HAVE_CODEC
 		cmocka_unit_test_setup_teardown(test_counts_bytes_of_shards, setup, teardown),
