@@ -8,6 +8,16 @@ die() {
 	exit 1
 }
 
+# Ends a process, and all that it has started: it first, for it would go on without them.
+end_all() {
+	local child children=()
+	read -r -a children 2>/dev/null <"/proc/$1/task/$1/children" || true
+	kill -TERM "$1" 2>/dev/null || true
+	for child in "${children[@]}"; do
+		end_all "$child"
+	done
+}
+
 # Runs a command quietly; shows what it printed when it fails.
 quietly() {
 	local log

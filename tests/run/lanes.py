@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from family import Family
 from results import Test
 
 CPU, WAIT = "cpu", "wait"
@@ -74,7 +75,10 @@ class Run:
             event.set()
 
     def go(self, ended: Callable[[str, Part], None]) -> None:
-        """Returns when every step has ended. `ended` is told of each part."""
+        """
+        Returns when every step has ended. `ended` is told of each part. When a signal raises something here, no
+        process stays that this has started.
+        """
         lanes = [Lane(self, lane, ended) for lane in (CPU, WAIT)]
         threads = [threading.Thread(target=lane.go) for lane in lanes]
         for thread in threads:
@@ -82,8 +86,10 @@ class Run:
         try:
             for thread in threads:
                 thread.join()
-        except KeyboardInterrupt:
+        except BaseException:
+            left = Family(os.getpid())
             self.stop()
+            left.kill_after(DIES)
             raise
 
 
@@ -146,6 +152,8 @@ class Lane:
 
     def command(self, words: Sequence[object], environment: dict[str, str] | None = None) -> int:
         """Runs a command to its end, its output in the part's log. Returns its exit code."""
+        if self.run.stopped:
+            raise StepError(f"stopped before {in_short(words)}")
         with self.log_path().open("ab") as log:
             log.write(f"$ {in_short(words)}\n".encode())
             log.flush()

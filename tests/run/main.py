@@ -17,9 +17,11 @@ import argparse
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from typing import NoReturn
 
 import changed
 import judge
@@ -27,13 +29,15 @@ import plan
 import report
 from checkout import ROOT, changed_since, git, landed
 from draw import tree
-from lanes import LONGEST, Part, Run
+from family import Family
+from lanes import DIES, LONGEST, Part, Run, kill_group
 from programs import FULL, NINJA
 from results import FAILED, HUNG, PASSED, Test
 
 LOGS = pathlib.Path("build/test-logs")
 SHOWN = 60  # lines of a test that has failed
 HANGS = 3600  # seconds, for a test alone
+ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def arguments() -> argparse.Namespace:
@@ -99,19 +103,23 @@ def once_more(test: Test) -> bool:
     """Whether a test passes that had bad luck, with nothing beside it."""
     environment = {**os.environ, "NINJA": NINJA}
     with (LOGS / "alone.log").open("ab") as log:
+        child = subprocess.Popen(
+            test.alone,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
         try:
-            done = subprocess.run(
-                test.alone,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                check=False,
-                timeout=HANGS,
-                env=environment,
-            )
+            return child.wait(HANGS) == 0
         except subprocess.TimeoutExpired:
             return False
-    return done.returncode == 0
+        finally:
+            if child.poll() is None:
+                left = Family(os.getpid())
+                kill_group(child.pid, signal.SIGTERM)
+                left.kill_after(DIES)
 
 
 def settle(verdict: report.Verdict) -> None:
@@ -133,9 +141,24 @@ def settle(verdict: report.Verdict) -> None:
         verdict.failed.append(f"{name} (skipped without a line in tests/skips.txt)")
 
 
+def end_on_signals() -> None:
+    """A signal ends the run as an error does, and with it all that it has started."""
+
+    def end(number: int, _: object) -> NoReturn:
+        for one in caught:
+            signal.signal(one, lambda *_: None)
+        sys.exit(128 + number)
+
+    # What nohup and shells have switched off stays so.
+    caught = [number for number in ENDS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in caught:
+        signal.signal(number, end)
+
+
 def main() -> int:
     os.chdir(ROOT)
     options = arguments()
+    end_on_signals()
     began = time.monotonic()
     shutil.rmtree(LOGS, ignore_errors=True)
     LOGS.mkdir(parents=True)
