@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs steps in two lanes: what computes, one step after the other, and beside it what mostly waits."""
+"""
+Runs steps in three lanes, each one step after the other: tests that compute; beside them tests that mostly wait; and
+what compiles, ahead of the tests.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from dataclasses import dataclass, field
 from family import Family
 from results import Test
 
-CPU, WAIT = "cpu", "wait"
+CPU, WAIT, BUILD = "cpu", "wait", "build"
 LONGEST = 300  # of a command that is shown
 HANGS = 3600  # seconds, of a command; a test within one has a limit of its own
 DIES = 10  # seconds, from SIGTERM to SIGKILL
-NICE = 5  # of what computes: a test that waits is woken at once
+NICE = 5  # of what computes or compiles: a test that waits is woken at once
 
 
 class StepError(Exception):
@@ -79,7 +82,7 @@ class Run:
         Returns when every step has ended. `ended` is told of each part. When a signal raises something here, no
         process stays that this has started.
         """
-        lanes = [Lane(self, lane, ended) for lane in (CPU, WAIT)]
+        lanes = [Lane(self, lane, ended) for lane in (CPU, WAIT, BUILD)]
         threads = [threading.Thread(target=lane.go) for lane in lanes]
         for thread in threads:
             thread.start()
@@ -164,7 +167,7 @@ class Lane:
                 stderr=log,
                 env={**os.environ, **(environment or {})},
                 start_new_session=True,
-                preexec_fn=(lambda: os.nice(NICE) and None) if self.lane == CPU else None,
+                preexec_fn=(lambda: os.nice(NICE) and None) if self.lane != WAIT else None,
             )
             return self.wait(child, words)
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 import draw
 from changed import unit_folders
 from checkout import ROOT, changed_since, dependents, landed
-from lanes import CPU, WAIT, Lane, Step
+from lanes import BUILD, CPU, WAIT, Lane, Step
 from programs import (
     CPUS,
     FULL,
@@ -96,7 +96,7 @@ def steps(parts: Collection[str]) -> list[Step]:
     suites = [suite for part, of_part in SUITES.items() if part in parts for suite in of_part]
     # A release with --full, else made of what build/ has compiled.
     package = commands(["scripts/package", *([] if FULL else ["--tests"])], [NINJA, "-C", "build", "test-helpers"])
-    found = [Step(PACKAGE, CPU, package, makes=PACKAGE)]
+    found = [Step(PACKAGE, BUILD, package, makes=PACKAGE)]
     if not set(parts).intersection(PACKAGED):
         found.clear()
     twice = {"asan", "tsan", "minimal"} <= set(parts)
@@ -114,9 +114,9 @@ def suite_steps(suites: Collection[str], takes: Takes) -> Iterator[Step]:
         also = ["models-all"]
     body = meson_tests("build", suites, also=also, takes=takes)
     build_it = each(built_product("build"), built_for("build", suites, takes=takes))
-    yield Step("suites", CPU, build_it, makes="build")
+    yield Step("suites", BUILD, build_it, makes="build")
     yield Step("suites", WAIT, body, needs="build")
-    yield Step("suites", CPU, body)
+    yield Step("suites", CPU, body, needs="build")
 
 
 def is_model_changed() -> bool:
@@ -130,13 +130,13 @@ def is_model_changed() -> bool:
 
 
 def checks() -> Iterator[Step]:
-    """What needs no build, and has one thread: it runs while the first tests that wait are compiled."""
+    """What needs no build, and has one thread: it runs while the first tests are compiled."""
+    yield Step("runner", CPU, pytest_tests("runner", ["tests/run"], jobs=1, marks=False))
     yield Step("typing", WAIT, commands([".venv/bin/mypy"]))
     yield Step("format", WAIT, check_format)
 
 
 def other_steps() -> Iterator[Step]:
-    yield Step("runner", CPU, pytest_tests("runner", ["tests/run"], jobs=1, marks=False))
     for part in ("python", "s3", "tools"):
         environment = None if part == "python" else ONLY_TORCH
         # Without the tests of Ceph, all of s3 takes less time than the workers of pytest take to start.
@@ -153,7 +153,7 @@ def other_steps() -> Iterator[Step]:
     yield from asan_steps()
     yield from tsan_steps()
     yield from release_steps()
-    yield Step("lint", CPU, each(lint_warnings, lint_tidy))
+    yield Step("lint", BUILD, each(lint_warnings, lint_tidy))
 
 
 def half_of(half: int, *halved: str) -> Takes:
@@ -207,7 +207,7 @@ def asan_steps() -> Iterator[Step]:
     half = half_of(0, "unit")
     tests = meson_tests(build, SANITIZED, takes=half)
     build_it = each(built_product(build), built_for(build, SANITIZED, takes=half))
-    yield Step("asan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
+    yield Step("asan", BUILD, each(configured(build, "clang", *options), build_it), makes=build)
     needs = f"{build} {PACKAGE}"
     yield Step("asan", WAIT, each(tests, programs), needs=needs)
     yield Step("asan", CPU, each(tests, same_runs(build), programs), needs=needs)
@@ -253,9 +253,9 @@ def tsan_steps() -> Iterator[Step]:
     half = half_of(1, "unit", "api")
     tests = meson_tests(build, ("unit", "api"), without=without, takes=half, wrapper=wrapper)
     build_it = built_for(build, ("unit", "api"), without, half)
-    yield Step("tsan", CPU, each(configured(build, "clang", *options), build_it), makes=build)
+    yield Step("tsan", BUILD, each(configured(build, "clang", *options), build_it), makes=build)
     yield Step("tsan", WAIT, tests, needs=build)
-    yield Step("tsan", CPU, tests)
+    yield Step("tsan", CPU, tests, needs=build)
 
 
 def release_steps() -> Iterator[Step]:
@@ -269,11 +269,11 @@ def release_steps() -> Iterator[Step]:
     configure = configured(build, "gcc", *options)
     tests = meson_tests(build, suites, takes=half)
     build_it = each(built_product(build), built_for(build, suites, takes=half))
-    yield Step("minimal", CPU, each(configure, build_it), makes=build)
+    yield Step("minimal", BUILD, each(configure, build_it), makes=build)
     yield Step("minimal", WAIT, tests, needs=build)
-    yield Step("minimal", CPU, tests)
+    yield Step("minimal", CPU, tests, needs=build)
     if FULL:
-        yield Step("minimal", CPU, same_runs(build))
+        yield Step("minimal", CPU, same_runs(build), needs=build)
     install = [MESON, "install", "-C", build, "--no-rebuild"]
     installed = [built_product(build), commands(["rm", "-rf", prefix], install)]
     check = commands(["tests/install/check.sh", prefix])

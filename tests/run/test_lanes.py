@@ -7,11 +7,12 @@ import functools
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import lanes
 import pytest
-from lanes import CPU, WAIT, Lane, Run, Step, StepError
+from lanes import BUILD, CPU, WAIT, Lane, Run, Step, StepError
 from results import Test
 
 
@@ -79,3 +80,27 @@ def test_a_run_that_is_stopped_ends_what_runs(tmp_path: Path) -> None:
     ]
     Run(steps, tmp_path).go(lambda name, part: None)
     assert not ran
+
+
+def test_what_waits_is_woken_before_what_computes_or_compiles(tmp_path: Path) -> None:
+    def tell(lane: Lane, _: list[Test]) -> None:
+        lane.must([sys.executable, "-c", "import os; print(os.nice(0))"])
+
+    lanes = (BUILD, CPU, WAIT)
+    Run([Step(lane, lane, tell) for lane in lanes], tmp_path).go(lambda name, part: None)
+    told = [int((tmp_path / f"{lane}.{lane}.log").read_text().split()[-1]) for lane in lanes]
+    assert told[0] == told[1] > told[2]
+
+
+def test_what_compiles_runs_beside_tests(tmp_path: Path) -> None:
+    """Each waits for the other to have begun."""
+    begun = {lane: threading.Event() for lane in (BUILD, CPU, WAIT)}
+
+    def meet(lane: Lane, _: list[Test]) -> None:
+        begun[lane.lane].set()
+        if not all(event.wait(60) for event in begun.values()):
+            raise StepError("hang limit: 60 s waited for another lane")
+
+    run = Run([Step(lane, lane, meet) for lane in begun], tmp_path)
+    run.go(lambda name, part: None)
+    assert {part.outcome for part in run.parts.values()} == {"passed"}
