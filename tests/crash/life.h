@@ -39,7 +39,7 @@ void life_free(struct life *life);
 void life_phase(struct life *life, bool may_die);
 /* Some, each in a child. Ends the program if one of them fails. */
 void life_phases(struct life *life, unsigned count);
-/* Returns after so many microseconds. */
+/* Returns after so many microseconds: a moment that was drawn. A process dies then, and whatever it has done is right. */
 void life_pause(uint64_t us);
 
 #endif

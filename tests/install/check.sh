@@ -56,7 +56,7 @@ ranks() { # NUMBER STORE STEPS
 ranks 2 many 1000000 >"$work/output" 2>&1 &
 job=$!
 until compgen -G "$work/many/g*/step-*/manifest.json" >/dev/null || ! kill -0 "$job"; do
-	sleep 0.05
+	sleep 0.05 # a shell cannot be told; the condition is above
 done
 for process in /proc/[0-9]*; do
 	name=

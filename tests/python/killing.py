@@ -243,6 +243,7 @@ class Listener:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.take()
+            # The end was drawn, and nothing is judged by what has come until then.
             time.sleep(0.002)
 
     def listen(self) -> None:

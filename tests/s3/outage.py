@@ -60,7 +60,8 @@ class Training:
             self.stalls[step] = time.monotonic() - begun
             self.saves[step].wait("local")
             due = start + seconds * (step - first + 1) / (last - first + 1)
-            # What a training does between its saves.
+            # What a training does between its saves, which makes the outage as long as the caller wants it. No check
+            # depends on the time.
             while seconds > 0 and time.monotonic() < due:
                 time.sleep(0.01)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -99,6 +100,17 @@ def note(record, done, wanted):
     return False
 
 
+def wait_for_any(under_way):
+    """Until a slice has ended, or the one that is under way longest takes too long."""
+    if not under_way:
+        return
+    files = [os.pidfd_open(running.process.pid) for running in under_way]
+    limit = min(running.begun for running in under_way) + LIMIT_S
+    select.select(files, [], [], max(0, limit - time.monotonic()))
+    for file in files:
+        os.close(file)
+
+
 def soak(record, wanted, jobs, seconds):
     """Keeps `jobs` slices under way until the time is over. Returns whether all went well."""
     end = time.monotonic() + seconds
@@ -114,7 +126,7 @@ def soak(record, wanted, jobs, seconds):
                 under_way.remove(done)
                 well = note(record, done, wanted) and well
                 record.save()
-            time.sleep(0.05)
+            wait_for_any(under_way)
     finally:
         for left in under_way:
             left.stop()
