@@ -14,12 +14,15 @@ class Tree:
 
     def __init__(self, files):
         self.files = files
+        self._code = {}
 
     def paths(self, pattern):
         return sorted(path for path in self.files if re.search(pattern, path))
 
     def code(self, path):
-        return without_comments(self.files[path])
+        if path not in self._code:
+            self._code[path] = without_comments(self.files[path])
+        return self._code[path]
 
 
 def _listed(root):
