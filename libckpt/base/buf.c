@@ -45,6 +45,11 @@ static bool reserve(struct ckpt_buf *buf, size_t more)
 	return true;
 }
 
+void ckpt_buf_reserve(struct ckpt_buf *buf, size_t more)
+{
+	(void)reserve(buf, more);
+}
+
 void ckpt_buf_put(struct ckpt_buf *buf, const void *data, size_t len)
 {
 	if (len == 0 || !reserve(buf, len))

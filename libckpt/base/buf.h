@@ -14,6 +14,8 @@ struct ckpt_buf {
 };
 
 void ckpt_buf_free(struct ckpt_buf *buf);
+/* Makes room, so that appending `more` bytes does not fail. */
+void ckpt_buf_reserve(struct ckpt_buf *buf, size_t more);
 void ckpt_buf_put(struct ckpt_buf *buf, const void *data, size_t len);
 void ckpt_buf_puts(struct ckpt_buf *buf, const char *text);
 void ckpt_buf_fill(struct ckpt_buf *buf, char byte, size_t count);

@@ -345,7 +345,8 @@ int ckpt_save_prepare(struct ckpt_save *save, struct ckpt_plan **cache, struct c
 	}
 	save->plan = plan;
 	atomic_store(&save->bytes, plan->layout->bytes);
-	if (!ckpt_save_encodes(save))
+	save->encodes = core->config.encoders > 0;
+	if (!save->encodes)
 		atomic_store(&save->bytes_stored, plan->layout->bytes);
 	int r = inline_eager(save, err);
 	if (r < 0)

@@ -40,7 +40,7 @@ static void describe_stored(const struct ckpt_save *save, char *out, size_t size
 	double stored = (double)ckpt_save_file_bytes(save);
 
 	*out = 0;
-	if (ckpt_save_encodes(save))
+	if (save->encodes)
 		(void)snprintf(out, size, ", stored as %.1f MiB (%.2f times smaller)",
 			stored / (1 << 20), stored > 0 ? bytes / stored : 0.0);
 }

@@ -70,7 +70,12 @@ void ckpt_encoders_give(struct ckpt_encoders *encoders, struct ckpt_encoder *enc
 	encoders->idle = encoder;
 }
 
-bool ckpt_encoders_any(const struct ckpt_encoders *encoders)
+bool ckpt_encoders_secure(struct ckpt_encoders *encoders)
 {
-	return encoders->made > 0;
+	if (encoders->made > 0)
+		return true;
+	struct ckpt_encoder *encoder = ckpt_encoders_take(encoders);
+	if (encoder)
+		ckpt_encoders_give(encoders, encoder);
+	return encoder != NULL;
 }

@@ -26,10 +26,10 @@ void ckpt_encoders_init(struct ckpt_encoders *encoders, size_t limit, uint32_t b
 /* All are back. */
 void ckpt_encoders_fini(struct ckpt_encoders *encoders);
 
-/* One that is idle. NULL: all are in use, or there is no memory for even one, see ckpt_encoders_any(). */
+/* One that is idle. NULL: all are in use, or there is no memory for one more. */
 struct ckpt_encoder *ckpt_encoders_take(struct ckpt_encoders *encoders);
 void ckpt_encoders_give(struct ckpt_encoders *encoders, struct ckpt_encoder *encoder);
-/* Whether one is there, so that waiting for it has an end. */
-bool ckpt_encoders_any(const struct ckpt_encoders *encoders);
+/* Sees to it that there is one, idle or in use, so that waiting for it has an end. False: there is no memory for it. */
+bool ckpt_encoders_secure(struct ckpt_encoders *encoders);
 
 #endif

@@ -8,6 +8,7 @@
  * there. Otherwise these weights are encoded by themselves.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -28,8 +29,8 @@ enum search_state {
 
 struct ckpt_save_encoding {
 	struct ckpt_save *save;
+	/* `refs` has room for CKPT_ENCODED_REFS_MAX of each chunk, until the table is put. NULL: no chunk has any. */
 	struct ckpt_encoded table;
-	size_t ref_room;
 	uint64_t end;                 /* of what is in the file, or on its way there */
 	struct ckpt_masters *masters; /* NULL: no tensor has one, or they are not listed */
 	enum search_state search;
@@ -37,17 +38,12 @@ struct ckpt_save_encoding {
 	int list_result;
 	struct ckpt_lane *first; /* that wait for an encoder */
 	struct ckpt_lane *last;
-	void *tail; /* table and trailer that are being written */
+	struct ckpt_buf tail; /* table and trailer; it has room for the longest from the start */
 };
-
-bool ckpt_save_encodes(const struct ckpt_save *save)
-{
-	return save->core->config.encoders > 0;
-}
 
 void ckpt_save_name_shard(struct ckpt_save *save)
 {
-	(ckpt_save_encodes(save) ? ckpt_name_encoded : ckpt_name_shard)(save->path,
+	(save->encodes ? ckpt_name_encoded : ckpt_name_shard)(save->path,
 		save->core->lineage->generation, save->step, save->core->config.rank,
 		save->shard_attempt);
 }
@@ -58,7 +54,7 @@ uint64_t ckpt_save_file_room(const struct ckpt_save *save)
 	uint64_t align = save->core->store->align;
 	uint64_t room = layout->bytes;
 
-	if (ckpt_save_encodes(save)) {
+	if (save->encodes) {
 		/* The blocks are padded. References of a usual number: more of them make the file longer. */
 		room += save->plan->block_count * align;
 		room += layout->chunk_count * (CKPT_ENCODED_RECORD + 4 * sizeof(uint32_t));
@@ -77,26 +73,85 @@ static struct ckpt_encoders *encoders_of(const struct ckpt_save *save)
 	return &save->core->saver->encoders;
 }
 
-int ckpt_encoding_start(struct ckpt_save *save)
+/* Saves go on without what there is no memory for. The log says it once. */
+static void say_once(struct ckpt_save *save, bool *said, const char *text)
+{
+	if (!*said)
+		ckpt_log(save->core->parts.log, CKPT_LOG_WARN,
+			"out of memory: step %llu is stored %s; this is logged once",
+			(unsigned long long)save->step, text);
+	*said = true;
+}
+
+static void say_no_masters(struct ckpt_save *save)
+{
+	say_once(save, &save->core->saver->said_no_masters,
+		"without a search for master weights, so its file is larger");
+}
+
+static void free_encoding(struct ckpt_save_encoding *e)
+{
+	ckpt_masters_free(e->masters);
+	ckpt_free(e->table.chunks);
+	ckpt_free(e->table.refs);
+	ckpt_buf_free(&e->tail);
+	ckpt_free(e);
+}
+
+/* Room for table and trailer, and to align them. */
+static size_t tail_room(const struct ckpt_save_encoding *e, uint32_t align)
+{
+	size_t refs = e->table.refs ? CKPT_ENCODED_REFS_MAX * sizeof(*e->table.refs) : 0;
+
+	return e->table.chunk_count * (CKPT_ENCODED_RECORD + refs) + CKPT_ENCODED_TRAILER +
+	       2 * (size_t)align;
+}
+
+/* With all that an encoded save cannot do without. NULL: there is no memory for it. */
+static struct ckpt_save_encoding *new_encoding(struct ckpt_save *save)
 {
 	const struct ckpt_layout *layout = save->plan->layout;
-
-	if (!ckpt_save_encodes(save))
-		return 0;
 	struct ckpt_save_encoding *e = ckpt_alloc(sizeof(*e));
-	save->encoding = e;
+
 	if (!e)
-		goto no_memory;
+		return NULL;
 	e->save = save;
 	e->table.bytes = layout->bytes;
 	e->table.chunk_count = layout->chunk_count;
 	e->table.chunks = ckpt_alloc_array(layout->chunk_count, sizeof(*e->table.chunks));
-	if (!e->table.chunks)
-		goto no_memory;
-	e->search = save->hold ? SEARCH_NOT_BEGUN : SEARCH_DONE;
-	return 0;
-no_memory:
-	return ckpt_fail(&save->work, -ENOMEM, "out of memory");
+	/* Only what a chunk refers to is written there: the rest takes no memory. */
+	if (save->hold)
+		e->table.refs = ckpt_alloc_array(
+			layout->chunk_count, CKPT_ENCODED_REFS_MAX * sizeof(*e->table.refs));
+	ckpt_buf_reserve(&e->tail, tail_room(e, save->core->store->align));
+	if (e->table.chunks && !e->tail.failed && ckpt_encoders_secure(encoders_of(save))) {
+		e->search = e->table.refs ? SEARCH_NOT_BEGUN : SEARCH_DONE;
+		return e;
+	}
+	free_encoding(e);
+	return NULL;
+}
+
+static void give_up(struct ckpt_save *save)
+{
+	char text[64];
+
+	save->encodes = false;
+	atomic_store(&save->bytes_stored, save->plan->layout->bytes);
+	(void)snprintf(text, sizeof(text), "plain, as an encoder needs about %zu MiB",
+		(encoders_of(save)->bytes >> 20) + 10);
+	say_once(save, &save->core->saver->said_plain, text);
+}
+
+void ckpt_encoding_start(struct ckpt_save *save)
+{
+	if (!save->encodes)
+		return;
+	save->encoding = new_encoding(save);
+	if (!save->encoding)
+		give_up(save);
+	else if (save->hold && !save->encoding->table.refs)
+		say_no_masters(save);
 }
 
 void ckpt_encoding_end(struct ckpt_save *save)
@@ -106,11 +161,7 @@ void ckpt_encoding_end(struct ckpt_save *save)
 	if (!e)
 		return;
 	CKPT_ASSERT(e->search != SEARCH_LISTING && e->search != SEARCH_FINDING);
-	ckpt_masters_free(e->masters);
-	ckpt_free(e->table.chunks);
-	ckpt_free(e->table.refs);
-	ckpt_free(e->tail);
-	ckpt_free(e);
+	free_encoding(e);
 	save->encoding = NULL;
 }
 
@@ -141,6 +192,12 @@ static struct ckpt_chunk_source source_of(struct ckpt_save *save)
 		.layout = save->plan->layout, .bytes = staged_bytes, .user = save};
 }
 
+/* Of the chunks that end in a block. */
+static bool may_have_masters(const struct ckpt_save_encoding *e, size_t block)
+{
+	return e->masters && e->masters->waiting[block];
+}
+
 static void encode_work(struct ckpt_job *job)
 {
 	struct ckpt_lane *lane = CKPT_CONTAINER(job, struct ckpt_lane, encode);
@@ -148,15 +205,17 @@ static void encode_work(struct ckpt_job *job)
 	const struct ckpt_span *span = &save->plan->blocks[lane->block].span;
 	struct ckpt_chunk_source source = source_of(save);
 	struct ckpt_encoder *encoder = lane->encoder;
+	const struct ckpt_save_encoding *e = save->encoding;
+	bool related = may_have_masters(e, lane->block);
 	uint64_t length = 0;
 
 	/* They have been found: the others may be encoded meanwhile. */
-	if (lane->refs)
-		source.masters = save->encoding->masters->of;
+	if (related)
+		source.masters = e->masters->of;
 	for (size_t i = 0; i < span->chunk_count && !atomic_load(&save->stopped); i++) {
 		size_t number = span->first_chunk + i;
-		struct ckpt_encoded_chunk *stored = &save->encoding->table.chunks[number];
-		uint32_t *refs = lane->refs ? lane->refs + i * CKPT_ENCODED_REFS_MAX : NULL;
+		struct ckpt_encoded_chunk *stored = &e->table.chunks[number];
+		uint32_t *refs = related ? e->table.refs + number * CKPT_ENCODED_REFS_MAX : NULL;
 
 		ckpt_chunk_encode(
 			&encoder->scratch, &source, number, encoder->out + length, refs, stored);
@@ -165,30 +224,6 @@ static void encode_work(struct ckpt_job *job)
 	}
 	lane->stored = ckpt_align_up(length, save->core->store->align);
 	memset(encoder->out + length, 0, lane->stored - length);
-}
-
-/* Takes the references of a lane's chunks over. */
-static int take_refs(struct ckpt_save_encoding *e, const struct ckpt_lane *lane)
-{
-	const struct ckpt_span *span = &e->save->plan->blocks[lane->block].span;
-	size_t room = e->table.ref_count + span->chunk_count * CKPT_ENCODED_REFS_MAX;
-
-	if (room > e->ref_room) {
-		uint32_t *refs = ckpt_realloc_array(e->table.refs, 2 * room, sizeof(*refs));
-		if (!refs)
-			return -ENOMEM;
-		e->table.refs = refs;
-		e->ref_room = 2 * room;
-	}
-	for (size_t i = 0; i < span->chunk_count; i++) {
-		struct ckpt_encoded_chunk *stored = &e->table.chunks[span->first_chunk + i];
-
-		stored->first_ref = (uint32_t)e->table.ref_count;
-		memcpy(e->table.refs + e->table.ref_count, lane->refs + i * CKPT_ENCODED_REFS_MAX,
-			stored->ref_count * sizeof(*lane->refs));
-		e->table.ref_count += stored->ref_count;
-	}
-	return 0;
 }
 
 /* The place of a lane's chunks in the file. */
@@ -222,10 +257,6 @@ static void encode_done(struct ckpt_node *node)
 
 	lane->encoding = false;
 	save->working--;
-	if (!save->code && lane->refs && take_refs(save->encoding, lane) < 0)
-		ckpt_save_stop(save, ckpt_fail(&save->work, -ENOMEM, "out of memory"));
-	ckpt_free(lane->refs);
-	lane->refs = NULL;
 	if (!save->code) {
 		place_chunks(save->encoding, lane);
 		lane->encoded = true;
@@ -259,15 +290,9 @@ static void pump(struct ckpt_save *save)
 		struct ckpt_lane *lane = e->first;
 		struct ckpt_encoder *encoder = ckpt_encoders_take(encoders_of(save));
 
-		if (!encoder && ckpt_encoders_any(encoders_of(save)))
+		/* There is at least one, which comes back. */
+		if (!encoder)
 			return;
-		if (!encoder) {
-			ckpt_save_stop(
-				save, ckpt_fail(&save->work, -ENOMEM,
-					      "out of memory: the encoding needs about %zu MiB",
-					      (encoders_of(save)->bytes >> 20) + 10));
-			return;
-		}
 		e->first = lane->next_ready;
 		start(lane, encoder);
 	}
@@ -280,21 +305,11 @@ static void try_encode(struct ckpt_save *save, size_t block)
 	const struct ckpt_span *span = &save->plan->blocks[block].span;
 	if (!lane || !lane->staged || lane->ready || e->search < SEARCH_LISTED)
 		return;
-	bool related = e->masters && e->masters->waiting[block];
-	if (related && e->search != SEARCH_DONE)
+	if (may_have_masters(e, block) && e->search != SEARCH_DONE)
 		return;
 	/* Its end is encoded here. It is kept as long as that is not done. */
 	if (span->straddled && (!save->lanes[block - 1] || !save->lanes[block - 1]->staged))
 		return;
-	lane->refs = NULL;
-	if (related) {
-		lane->refs = ckpt_alloc_array(
-			span->chunk_count, CKPT_ENCODED_REFS_MAX * sizeof(*lane->refs));
-		if (!lane->refs) {
-			ckpt_save_stop(save, ckpt_fail(&save->work, -ENOMEM, "out of memory"));
-			return;
-		}
-	}
 	lane->ready = true;
 	lane->next_ready = NULL;
 	if (e->first)
@@ -369,8 +384,8 @@ static void list_done(struct ckpt_node *node)
 	e->search = e->masters ? SEARCH_LISTED : SEARCH_DONE;
 	save->working--;
 	CKPT_ASSERT(e->list_result != -ECANCELED || save->code);
-	if (e->list_result < 0 && !save->code)
-		ckpt_save_stop(save, ckpt_fail(&save->work, -ENOMEM, "out of memory"));
+	if (e->list_result == -ENOMEM)
+		say_no_masters(save);
 	try_all(save);
 	try_find(save);
 	ckpt_task_wake(&save->task);
@@ -431,49 +446,36 @@ void ckpt_encoding_restart(struct ckpt_save *save)
 	try_all(save);
 }
 
-/* In the order of the chunks; blocks come in any order. */
-static int put_table(const struct ckpt_save_encoding *e, struct ckpt_buf *buf)
+/* In the order of the chunks, without the room between. */
+static void pack_refs(struct ckpt_encoded *table)
 {
-	struct ckpt_encoded table = e->table;
-	size_t count = 0;
+	table->ref_count = 0;
+	for (size_t i = 0; i < table->chunk_count; i++) {
+		size_t count = table->chunks[i].ref_count;
 
-	table.table_offset = e->end;
-	table.refs = ckpt_alloc_array(table.ref_count, sizeof(*table.refs));
-	if (!table.refs)
-		return -ENOMEM;
-	for (size_t i = 0; i < table.chunk_count; i++) {
-		const struct ckpt_encoded_chunk *c = &table.chunks[i];
-
-		if (c->ref_count > 0)
-			memcpy(table.refs + count, e->table.refs + c->first_ref,
-				c->ref_count * sizeof(*table.refs));
-		count += c->ref_count;
+		if (count == 0)
+			continue;
+		memmove(table->refs + table->ref_count, table->refs + i * CKPT_ENCODED_REFS_MAX,
+			count * sizeof(*table->refs));
+		table->ref_count += count;
 	}
-	CKPT_ASSERT(count == table.ref_count);
-	ckpt_encoded_put(&table, buf);
-	ckpt_free(table.refs);
-	return buf->failed ? -ENOMEM : 0;
 }
 
-int ckpt_encoding_write_table(struct ckpt_save *save)
+void ckpt_encoding_write_table(struct ckpt_save *save)
 {
 	struct ckpt_save_encoding *e = save->encoding;
 	uint32_t align = save->core->store->align;
-	struct ckpt_buf buf = {0};
-	int r = put_table(e, &buf);
-	uint64_t length = ckpt_align_up(buf.len, align);
 
-	ckpt_free(e->tail);
-	e->tail = r == 0 ? ckpt_alloc(length + align) : NULL;
-	if (!e->tail) {
-		ckpt_buf_free(&buf);
-		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
-	}
-	uintptr_t at = (uintptr_t)e->tail;
-	char *data = (char *)e->tail + (ckpt_align_up(at, align) - at);
-	memcpy(data, buf.data, buf.len);
-	atomic_store(&save->bytes_stored, e->end + buf.len);
-	ckpt_buf_free(&buf);
+	pack_refs(&e->table);
+	e->table.table_offset = e->end;
+	e->tail.len = 0;
+	ckpt_encoded_put(&e->table, &e->tail);
+	uint64_t length = ckpt_align_up(e->tail.len, align);
+	uintptr_t at = (uintptr_t)e->tail.data;
+	char *data = e->tail.data + (ckpt_align_up(at, align) - at);
+	CKPT_ASSERT(!e->tail.failed && length + align <= e->tail.cap);
+	memmove(data, e->tail.data, e->tail.len);
+	memset(data + e->tail.len, 0, length - e->tail.len);
+	atomic_store(&save->bytes_stored, e->end + e->tail.len);
 	ckpt_store_write(save->core->store, &save->op, &save->object, data, length, e->end, -1);
-	return 0;
 }

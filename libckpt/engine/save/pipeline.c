@@ -27,7 +27,6 @@ static void free_lane(struct ckpt_lane *lane)
 
 	CKPT_ASSERT(!ckpt_task_active(&lane->task) && lane->digesting == lane->digested);
 	CKPT_ASSERT(!lane->encoder);
-	ckpt_free(lane->refs);
 	save->lanes[lane->block] = NULL;
 	ckpt_copy_batch_clear(&lane->batch);
 	ckpt_pool_put(save->core->parts.pool, lane->slot);
@@ -454,11 +453,9 @@ int ckpt_pipeline_start(struct ckpt_save *save)
 	save->lanes = ckpt_alloc_array(count, sizeof(struct ckpt_lane *));
 	if (!save->lanes || order_blocks(save) < 0)
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
-	int r = ckpt_encoding_start(save);
-	if (r < 0)
-		return r;
+	ckpt_encoding_start(save);
 	ckpt_replica_digest_start(save);
-	r = ckpt_samples_start(save);
+	int r = ckpt_samples_start(save);
 	if (r < 0)
 		return r;
 	if (save->eager_left == 0)

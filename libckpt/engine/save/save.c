@@ -194,8 +194,7 @@ static int file_body(struct ckpt_task *task)
 	if (save->code)
 		return ckpt_save_fail_body(task, save->code);
 	if (!save->file_failed && save->encoding) {
-		if (ckpt_encoding_write_table(save) < 0)
-			return ckpt_save_fail_body(task, save->work.code);
+		ckpt_encoding_write_table(save);
 		CKPT_AWAIT(task, save->op.done);
 		save->file_failed = save->op.result < 0;
 	}

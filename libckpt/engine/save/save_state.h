@@ -39,7 +39,6 @@ struct ckpt_lane {
 	struct ckpt_job encode;
 	struct ckpt_encoder *encoder; /* from the start of the job until its bytes are written */
 	struct ckpt_lane *next_ready;
-	uint32_t *refs;     /* room for those of its chunks; NULL: they have none */
 	uint64_t stored;    /* bytes that it comes to, padded */
 	uint64_t stored_at; /* their place in the file */
 	bool ready;         /* in the queue for an encoder, or out of it again */
@@ -122,6 +121,7 @@ struct ckpt_save {
 	bool file_open;
 	bool file_failed; /* of this file: a write or the seal */
 	bool rewritten;   /* the one second try was used */
+	bool encodes;     /* the shard is stored encoded; decided when the pipeline starts */
 	bool hold;        /* slots stay until the file is sealed, so that it can be written again */
 	bool dirs_made;
 	bool index_tried;
@@ -246,8 +246,6 @@ bool ckpt_pipeline_finished(const struct ckpt_save *save);
 bool ckpt_pipeline_quiet(const struct ckpt_save *save);
 
 /* save/encoding.c */
-/* Whether the shard is stored encoded. Does not change. */
-bool ckpt_save_encodes(const struct ckpt_save *save);
 /* Into save->path: the shard's file. */
 void ckpt_save_name_shard(struct ckpt_save *save);
 /* The most that the file of the shard may have, a multiple of what the store aligns to. */
@@ -255,8 +253,8 @@ uint64_t ckpt_save_file_room(const struct ckpt_save *save);
 /* The size of the file, once all of it is written. */
 uint64_t ckpt_save_file_bytes(const struct ckpt_save *save);
 
-/* Before the first lane. -ENOMEM, worded. */
-int ckpt_encoding_start(struct ckpt_save *save);
+/* Before the first lane: decides whether the shard is stored encoded. Without the memory for that it is stored plain. */
+void ckpt_encoding_start(struct ckpt_save *save);
 /* Nothing is under way. What was not started does not end. */
 void ckpt_encoding_end(struct ckpt_save *save);
 /* A block is staged: it, or the one behind it, may be ready. */
@@ -267,7 +265,7 @@ int ckpt_encoding_lane_body(struct ckpt_task *task);
 void ckpt_encoding_lane_done(struct ckpt_lane *lane);
 /* All blocks are encoded anew, for another file. */
 void ckpt_encoding_restart(struct ckpt_save *save);
-/* Begins to write table and trailer with save->op. -ENOMEM, worded: it has not begun. */
-int ckpt_encoding_write_table(struct ckpt_save *save);
+/* Begins to write table and trailer with save->op. */
+void ckpt_encoding_write_table(struct ckpt_save *save);
 
 #endif

@@ -43,6 +43,8 @@ struct ckpt_saver {
 	struct ckpt_replica_digest_proved alike_proved;
 	struct ckpt_replica_digest_owned alike_owned;
 	struct ckpt_encoders encoders; /* empty: shards are stored plain */
+	bool said_plain;               /* that there was no memory to encode one */
+	bool said_no_masters;          /* that there was none for the search for master weights */
 	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
 	bool any_alike;
 };

@@ -54,6 +54,24 @@ static bool fail_above(void *user, size_t size)
 	return size > *(size_t *)user;
 }
 
+/* What there is room for is appended without memory. */
+static void test_reserved(void **state)
+{
+	struct ckpt_buf buf = {0};
+	size_t limit = 0;
+
+	(void)state;
+	ckpt_buf_reserve(&buf, 5000);
+	ckpt_alloc_set_hook(fail_above, &limit);
+	ckpt_buf_fill(&buf, 'x', 5000);
+	assert_false(buf.failed);
+	assert_int_equal(buf.len, 5000);
+	ckpt_buf_reserve(&buf, 5000);
+	assert_true(buf.failed);
+	ckpt_alloc_set_hook(NULL, NULL);
+	ckpt_buf_free(&buf);
+}
+
 static void test_failure_sticks(void **state)
 {
 	struct ckpt_buf buf = {0};
@@ -174,6 +192,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_appends),
 		cmocka_unit_test(test_grows),
+		cmocka_unit_test(test_reserved),
 		cmocka_unit_test(test_failure_sticks),
 		cmocka_unit_test(test_json_keeps_valid_text),
 		cmocka_unit_test(test_json_replaces_invalid_text),

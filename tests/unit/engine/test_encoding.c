@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "engine/save/masters.h"
 #include "engine/save/save_state.h"
+#include "engine/save/saver.h"
 #include "engine/shard/chunk_parts.h"
 #include "format/encoded.h"
 #include "format/index.h"
@@ -534,27 +535,125 @@ static void test_cancelled(void **state)
 	drop(&st);
 }
 
-/* Each allocation in turn: the save fails with that, and all comes back; or it does without. */
+/* The only large pieces are those of encoders. */
+static bool refuse_large(void *user, size_t size)
+{
+	(void)user;
+	return size >= CKPT_CODEC_CHUNK_BYTES;
+}
+
+static void check_plain(struct core_scene *s, uint64_t step)
+{
+	char name[64];
+
+	(void)snprintf(name, sizeof(name), "g000001/step-%010llu", (unsigned long long)step);
+	const char *dir = scratch_join(s->dir, name);
+	assert_non_null(scratch_find(dir, ".safetensors"));
+	assert_null(scratch_find(dir, SHARD));
+	assert_int_equal(core_rig_read(&s->rig, step, CKPT_SINK_MEMORY), 0);
+}
+
+/* Encoding never costs a step. */
+static void test_stored_plain(void **state)
+{
+	struct core_scene *s = *state;
+	struct ckpt_save_info info;
+	struct state st;
+
+	open_rig(s, &(struct core_rig_config){.slots = 20});
+	fill(&st, 1);
+	ckpt_alloc_set_hook(refuse_large, NULL);
+	for (uint64_t step = 1; step <= 2; step++) {
+		struct ckpt_save *save = prepare(s, &st, step);
+		assert_non_null(save);
+		assert_int_equal(core_rig_post(&s->rig, save), 0);
+		ckpt_save_describe(save, &info);
+		assert_int_equal(info.bytes_stored, info.bytes);
+		assert_int_equal(core_rig_end_save(&s->rig, save), 0);
+	}
+	ckpt_alloc_set_hook(NULL, NULL);
+	check_plain(s, 1);
+	check_plain(s, 2);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_WARN, "step 1 is stored plain"));
+	assert_false(core_rig_logged(&s->rig, CKPT_LOG_WARN, "is stored plain"));
+	assert_int_equal(save_step(s, &st, 3), 0);
+	assert_true(check_step(s, &st, 3) >= 5);
+	drop(&st);
+}
+
+/* All that a save allocates is allocated anew. */
+static void forget(struct core_rig *rig)
+{
+	ckpt_plan_free(rig->plan);
+	rig->plan = NULL;
+	ckpt_encoders_fini(&rig->core.saver->encoders);
+}
+
+/* How many of some saves ended how. */
+struct sweep {
+	uint64_t step; /* of the last one */
+	size_t failed;
+	size_t plain;
+	size_t encoded;
+};
+
+/* Fails each allocation of a save in turn. What is committed can be read. */
+static void sweep_allocations(struct core_scene *s, struct state *st, struct sweep *sweep)
+{
+	char name[64];
+	size_t at = 0;
+	size_t seen;
+
+	do {
+		forget(&s->rig);
+		core_rig_count_allocations(&s->rig, ++at);
+		int r = save_step(s, st, ++sweep->step);
+		seen = core_rig_allocations(&s->rig);
+		(void)snprintf(name, sizeof(name), "g000001/step-%010llu",
+			(unsigned long long)sweep->step);
+		assert_true(r == 0 || r == -ENOMEM);
+		sweep->failed += r < 0;
+		if (r < 0)
+			continue;
+		bool encoded = scratch_find(scratch_join(s->dir, name), SHARD) != NULL;
+		sweep->encoded += encoded;
+		sweep->plain += !encoded;
+		assert_int_equal(core_rig_read(&s->rig, sweep->step, CKPT_SINK_MEMORY), 0);
+		scratch_remove(strdup(scratch_join(s->dir, name)));
+	} while (seen >= at);
+}
+
+/* No more saves fail than of those that are stored plain: without memory for the encoding they are that. */
+static void check_no_memory(struct core_scene *s, unsigned slots)
+{
+	struct sweep plain = {0};
+	struct state st;
+
+	fill(&st, 1);
+	open_rig(s, &(struct core_rig_config){.slots = slots});
+	s->rig.core.config.encoders = 0;
+	sweep_allocations(s, &st, &plain);
+	assert_true(plain.failed > 20 && plain.encoded == 0);
+	struct sweep compact = {.step = plain.step};
+	s->rig.core.config.encoders = 2;
+	sweep_allocations(s, &st, &compact);
+	assert_int_equal(compact.failed, plain.failed);
+	assert_true(compact.plain > 3 && compact.encoded > 1);
+	assert_true(s->rig.core.saver->said_plain);
+	drop(&st);
+}
+
 static void test_no_memory(void **state)
 {
 	struct core_scene *s = *state;
-	struct state st;
-	size_t seen;
-	size_t at = 0;
-	size_t failed = 0;
 
-	fill(&st, 1);
-	open_rig(s, &(struct core_rig_config){.slots = 20});
-	do {
-		core_rig_count_allocations(&s->rig, ++at);
-		int r = save_step(s, &st, at);
-		seen = core_rig_allocations(&s->rig);
-		assert_true(r == 0 || r == -ENOMEM);
-		failed += r < 0;
-	} while (seen >= at);
-	assert_true(failed > 30);
-	assert_true(check_step(s, &st, at) >= 5);
-	drop(&st);
+	check_no_memory(s, 20);
+	assert_true(s->rig.core.saver->said_no_masters);
+}
+
+static void test_no_memory_without_room(void **state)
+{
+	check_no_memory(*state, 4);
 }
 
 int main(void)
@@ -577,7 +676,11 @@ int main(void)
 		cmocka_unit_test_setup_teardown(
 			test_cancelled, core_scene_set_up, core_scene_tear_down),
 		cmocka_unit_test_setup_teardown(
+			test_stored_plain, core_scene_set_up, core_scene_tear_down),
+		cmocka_unit_test_setup_teardown(
 			test_no_memory, core_scene_set_up, core_scene_tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_no_memory_without_room, core_scene_set_up, core_scene_tear_down),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
