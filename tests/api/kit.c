@@ -45,6 +45,11 @@ struct ckpt_engine_opts kit_opts(void)
 		.save_timeout_ms = LONG_MS};
 }
 
+const char *kit_shard_suffix(void)
+{
+	return kit_opts().encoding == CKPT_ENCODING_COMPACT ? ".encoded" : ".safetensors";
+}
+
 struct ckpt_engine *kit_open(const char *path, uint32_t flags)
 {
 	struct ckpt_engine_opts opts = kit_opts();

@@ -54,6 +54,8 @@ struct ckpt_tensor kit_tensor(const struct kit_vector *vector);
  * CKPT_TEST_ENCODING says.
  */
 struct ckpt_engine_opts kit_opts(void);
+/* How the files of shards end that such an engine writes. */
+const char *kit_shard_suffix(void);
 struct ckpt_engine *kit_open(const char *path, uint32_t flags);
 
 /* Waits until it is durable or has failed, by its own deadline maybe. Its result. */

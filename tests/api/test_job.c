@@ -127,8 +127,7 @@ static int count_shard(const char *path, const struct stat *info, int kind, stru
 
 	(void)info;
 	(void)where;
-	shards += kind == FTW_F && dot &&
-		  (strcmp(dot, ".safetensors") == 0 || strcmp(dot, ".encoded") == 0);
+	shards += kind == FTW_F && dot && strcmp(dot, kit_shard_suffix()) == 0;
 	return 0;
 }
 

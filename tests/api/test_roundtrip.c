@@ -32,6 +32,7 @@ static void test_stream(void **state)
 		must_work(kit_save(engine, step, v, 3));
 	}
 	must_work(kit_compare(engine, CKPT_STEP_LATEST, v, 3));
+	assert_non_null(scratch_find(dir, kit_shard_suffix()));
 	struct ckpt_stats stats = {.size = sizeof(stats)};
 	must_work(ckpt_engine_stats(engine, &stats));
 	assert_int_equal(stats.saves_committed, 4);
