@@ -21,6 +21,7 @@ enum {
 	OPT_WITH,
 	OPT_STRUCTURE,
 	OPT_QUICK,
+	OPT_STORED,
 	OPT_JSON,
 	OPT_PROGRESS,
 	OPT_VERSION,
@@ -42,6 +43,7 @@ static const struct option options[] = {
 	{"with", required_argument, NULL, OPT_WITH},
 	{"structure", no_argument, NULL, OPT_STRUCTURE},
 	{"quick", no_argument, NULL, OPT_QUICK},
+	{"stored", no_argument, NULL, OPT_STORED},
 	{"json", no_argument, NULL, OPT_JSON},
 	{"progress", required_argument, NULL, OPT_PROGRESS},
 	{"consolidate", no_argument, NULL, OPT_CONSOLIDATE},
@@ -221,6 +223,9 @@ static bool parse_option(struct cli *cli, int option)
 	case OPT_QUICK:
 		cli->quick = true;
 		return true;
+	case OPT_STORED:
+		cli->stored = true;
+		return true;
 	case OPT_PROGRESS:
 		if (!parse_progress(optarg, &cli->progress))
 			return misused(program, "--progress takes auto, always or never", optarg);
@@ -278,6 +283,8 @@ static bool takes(const struct cli_program *program, int option)
 		return program->takes_with;
 	case OPT_QUICK:
 		return program->takes_quick;
+	case OPT_STORED:
+		return program->takes_stored;
 	case OPT_PROGRESS:
 		return program->takes_progress;
 	case OPT_CONSOLIDATE:
@@ -607,6 +614,15 @@ void cli_print_json(json_t *object)
 	(void)putchar('\n');
 	flush();
 	json_decref(object);
+}
+
+const char *cli_dtype(uint32_t dtype)
+{
+	static const char *const names[CKPT_DTYPE_END] = {"?", "BOOL", "U8", "I8", "U16", "I16",
+		"U32", "I32", "U64", "I64", "F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2",
+		"F8_E8M0", "C64", "C128", "C32", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4_X2"};
+
+	return dtype < CKPT_DTYPE_END ? names[dtype] : "?";
 }
 
 const char *cli_bytes(uint64_t bytes, char out[32])

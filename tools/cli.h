@@ -49,6 +49,7 @@ struct cli_program {
 	bool takes_consolidate;
 	bool takes_prune;
 	bool takes_quick;
+	bool takes_stored;
 };
 
 /* "3", or "8-15": an inclusive range. */
@@ -68,6 +69,7 @@ struct cli {
 	uint64_t with; /* as step */
 	bool structure;
 	bool quick;
+	bool stored;
 	bool json;
 	bool quiet;
 	enum cli_progress progress;
@@ -170,6 +172,8 @@ json_t *cli_object(const char *type);
 /* An error record as an object. */
 json_t *cli_error_object(const struct ckpt_error *error);
 
+/* "BF16" */
+const char *cli_dtype(uint32_t dtype);
 /* "12.3 MiB" into `out`. */
 const char *cli_bytes(uint64_t bytes, char out[32]);
 /* Prints text from a checkpoint, with control characters as \xNN. */

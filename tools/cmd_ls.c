@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "cli.h"
+#include "stored.h"
 
 static const char help[] =
 	"Lists every step of a store, newest first, with its state, whether a restore\n"
@@ -30,11 +31,16 @@ static const char help[] =
 	"               there.\n"
 	"  ?            Unknown: the job has recorded nothing about it.\n"
 	"\n"
+	"  --stored     Show also how large the files of the shards are (FILES): less than\n"
+	"               the size if they are encoded. This opens every step, so it reads\n"
+	"               every manifest and index, and opens the file of every rank.\n"
+	"               \"-\": the step is not complete.\n"
 	"  --json       Print one JSON object.\n"
 	"  --version, -h, --help\n"
 	"\n"
 	"Exit status: 0 success; 1 failure; 2 wrong usage; 10 no such store or bucket;\n"
-	"12 not authorised; 13 network; 130, 143 interrupted.\n"
+	"12 not authorised; 13 network; 130, 143 interrupted. With --stored also 3 a file\n"
+	"is missing, 4 a file does not verify: the other steps are listed.\n"
 	"\n"
 	"Examples:\n"
 	"  ckpt ls /nvme/run42\n"
@@ -189,7 +195,37 @@ static void print_remote(const struct remote *r)
 	(void)printf(", %s ago\n", span(info->wall_ms, now, text));
 }
 
-static json_t *step_object(const struct ckpt_step_info *info)
+/* With --stored. */
+struct files {
+	bool known;
+	uint64_t bytes;
+};
+
+/* Returns the exit code; errors were printed. */
+static int read_files(const struct cli *cli, struct ckpt_engine *engine,
+	const struct ckpt_step_info *info, struct files *ret_files)
+{
+	struct ckpt_restore *restore = NULL;
+	struct stored stored = {0};
+
+	*ret_files = (struct files){0};
+	/* Of a number that was used again only the one of the lineage can be opened. */
+	if (!cli->stored || !info->in_lineage ||
+		(info->state != CKPT_STEP_COMMITTED && info->state != CKPT_STEP_QUARANTINED))
+		return CLI_OK;
+	int r = cli_open_step(cli, engine, info->step, &restore);
+	if (r == 0)
+		r = stored_read(cli, restore, &stored);
+	if (r == 0)
+		*ret_files = (struct files){.known = true, .bytes = stored.file_bytes};
+	int exit_code = r == 0 ? CLI_OK : cli_fail(cli, r);
+	stored_free(&stored);
+	ckpt_restore_free(restore);
+	return exit_code;
+}
+
+static json_t *step_object(
+	const struct cli *cli, const struct ckpt_step_info *info, const struct files *files)
 {
 	json_t *object = json_pack("{s:I, s:I, s:s, s:b, s:b, s:I, s:i, s:I}", "step",
 		(json_int_t)info->step, "generation", (json_int_t)info->generation, "state",
@@ -199,13 +235,18 @@ static json_t *step_object(const struct ckpt_step_info *info)
 
 	(void)json_object_set_new(object, "attempt", json_string(info->attempt));
 	(void)json_object_set_new(object, "note", json_string(info->note));
+	if (cli->stored)
+		(void)json_object_set_new(object, "bytes_stored",
+			files->known ? json_integer((json_int_t)files->bytes) : json_null());
 	(void)json_object_set_new(object, "remote", json_string(remote_name(info->remote, true)));
 	return object;
 }
 
-static void print_row(const struct ckpt_step_info *info, bool has_remote)
+static void print_row(const struct cli *cli, const struct ckpt_step_info *info,
+	const struct files *files, bool has_remote)
 {
 	char bytes[32] = "-";
+	char file_bytes[32] = "-";
 	char when[32] = "-";
 	time_t seconds = (time_t)(info->wall_ms / 1000);
 	struct tm parts;
@@ -214,9 +255,14 @@ static void print_row(const struct ckpt_step_info *info, bool has_remote)
 		(void)cli_bytes(info->bytes, bytes);
 	if (info->wall_ms && localtime_r(&seconds, &parts))
 		(void)strftime(when, sizeof(when), "%Y-%m-%d %H:%M:%S", &parts);
-	(void)printf("%10llu  %6llu  %-11s  %-7s  %10s  %5u  %-19s", (unsigned long long)info->step,
+	if (files->known)
+		(void)cli_bytes(files->bytes, file_bytes);
+	(void)printf("%10llu  %6llu  %-11s  %-7s  %10s", (unsigned long long)info->step,
 		(unsigned long long)info->generation, state_of(info),
-		info->in_lineage ? "yes" : "no", bytes, info->world, when);
+		info->in_lineage ? "yes" : "no", bytes);
+	if (cli->stored)
+		(void)printf("  %10s", file_bytes);
+	(void)printf("  %5u  %-19s", info->world, when);
 	if (has_remote)
 		(void)printf("  %-7s", remote_name(info->remote, false));
 	if (info->remote == CKPT_REMOTE_FAILED)
@@ -228,26 +274,37 @@ static void print_row(const struct ckpt_step_info *info, bool has_remote)
 	(void)putchar('\n');
 }
 
-static void print_all(const struct cli *cli, const struct ckpt_catalog *catalog)
+static void print_heading(
+	const struct cli *cli, const struct ckpt_catalog *catalog, const struct remote *remote)
+{
+	(void)printf("run %s\n", ckpt_catalog_run_id(catalog));
+	print_remote(remote);
+	(void)printf("%10s  %6s  %-11s  %-7s  %10s", "STEP", "GEN", "STATE", "LINEAGE", "SIZE");
+	if (cli->stored)
+		(void)printf("  %10s", "FILES");
+	(void)printf("  %5s  %-19s%s\n", "RANKS", "WRITTEN", remote->code == 0 ? "  REMOTE" : "");
+}
+
+static int print_all(
+	const struct cli *cli, struct ckpt_engine *engine, const struct ckpt_catalog *catalog)
 {
 	size_t count = ckpt_catalog_count(catalog);
 	json_t *steps = json_array();
 	struct remote remote;
+	int exit_code = CLI_OK;
 
 	read_remote(catalog, &remote);
-	if (!cli->json) {
-		(void)printf("run %s\n", ckpt_catalog_run_id(catalog));
-		print_remote(&remote);
-		(void)printf("%10s  %6s  %-11s  %-7s  %10s  %5s  %-19s%s\n", "STEP", "GEN", "STATE",
-			"LINEAGE", "SIZE", "RANKS", "WRITTEN", remote.code == 0 ? "  REMOTE" : "");
-	}
-	for (size_t i = 0; i < count; i++) {
+	if (!cli->json)
+		print_heading(cli, catalog, &remote);
+	for (size_t i = 0; i < count && !cli_interrupted(); i++) {
 		struct ckpt_step_info info = {.size = sizeof(info)};
+		struct files files;
 		(void)ckpt_catalog_step(catalog, i, &info);
+		exit_code = cli_worse(exit_code, read_files(cli, engine, &info, &files));
 		if (cli->json)
-			(void)json_array_append_new(steps, step_object(&info));
+			(void)json_array_append_new(steps, step_object(cli, &info, &files));
 		else
-			print_row(&info, remote.code == 0);
+			print_row(cli, &info, &files, remote.code == 0);
 	}
 	if (cli->json) {
 		json_t *object = cli_object("list");
@@ -259,12 +316,16 @@ static void print_all(const struct cli *cli, const struct ckpt_catalog *catalog)
 		cli_print_json(object);
 	}
 	json_decref(steps);
+	return cli_interrupted() ? cli_fail_interrupted(cli, NULL) : exit_code;
 }
 
 int cmd_ls(int argc, char **argv, const char *name)
 {
-	const struct cli_program program = {
-		.name = name, .usage = "STORE [--json]", .help = help, .operands = 1};
+	const struct cli_program program = {.name = name,
+		.usage = "STORE [--stored] [--json]",
+		.help = help,
+		.operands = 1,
+		.takes_stored = true};
 	struct cli cli;
 	struct ckpt_engine *engine = NULL;
 	struct ckpt_catalog *catalog = NULL;
@@ -281,8 +342,7 @@ int cmd_ls(int argc, char **argv, const char *name)
 	if (r < 0) {
 		exit_code = cli_fail(&cli, r);
 	} else {
-		print_all(&cli, catalog);
-		exit_code = CLI_OK;
+		exit_code = print_all(&cli, engine, catalog);
 	}
 	ckpt_catalog_free(catalog);
 	ckpt_engine_close(engine);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "stored.h"
 
 static const char help[] =
 	"Lists the tensors of one step, with type, shape, size and offset in the shard.\n"
@@ -13,6 +14,9 @@ static const char help[] =
 	"\n"
 	"  --step N|latest|latest~K\n"
 	"                The step. Default: the newest good step of the lineage.\n"
+	"  --stored      Show also how large the shards and their files are, and how they\n"
+	"                are stored. This opens the file of every rank and reads, of an\n"
+	"                encoded one, the table at its end.\n"
 	"  --json        Print one JSON object, with the values.\n"
 	"  -q, --quiet   Print no heading.\n"
 	"  --version, -h, --help\n"
@@ -26,15 +30,6 @@ static const char help[] =
 	"  ckpt show /nvme/run42\n"
 	"  ckpt show /nvme/run42 --step 1200 --json | jq '.tensors[].name'\n";
 
-static const char *const dtype_names[CKPT_DTYPE_END] = {"?", "BOOL", "U8", "I8", "U16", "I16",
-	"U32", "I32", "U64", "I64", "F16", "BF16", "F32", "F64", "F8_E4M3", "F8_E5M2", "F8_E8M0",
-	"C64", "C128", "C32", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F4_X2"};
-
-static const char *dtype_name(uint32_t dtype)
-{
-	return dtype < CKPT_DTYPE_END ? dtype_names[dtype] : "?";
-}
-
 static json_t *tensor_object(const struct ckpt_tensor_info *info)
 {
 	json_t *shape = json_array();
@@ -45,8 +40,8 @@ static json_t *tensor_object(const struct ckpt_tensor_info *info)
 	json_t *offset =
 		info->offset == UINT64_MAX ? json_null() : json_integer((json_int_t)info->offset);
 	json_t *object = json_pack("{s:s, s:s, s:o, s:I, s:o, s:i}", "name", info->name, "dtype",
-		dtype_name(info->dtype), "shape", shape, "bytes", (json_int_t)info->nbytes,
-		"offset", offset, "rank", (int)info->rank);
+		cli_dtype(info->dtype), "shape", shape, "bytes", (json_int_t)info->nbytes, "offset",
+		offset, "rank", (int)info->rank);
 	if (info->alias_of)
 		(void)json_object_set_new(object, "alias_of", json_string(info->alias_of));
 	if (info->pieces > 1)
@@ -61,7 +56,7 @@ static void print_tensor(const struct ckpt_tensor_info *info)
 
 	if (info->offset != UINT64_MAX)
 		(void)snprintf(offset, sizeof(offset), "%llu", (unsigned long long)info->offset);
-	(void)printf("%-11s  %10s  %14s  ", dtype_name(info->dtype), cli_bytes(info->nbytes, bytes),
+	(void)printf("%-11s  %10s  %14s  ", cli_dtype(info->dtype), cli_bytes(info->nbytes, bytes),
 		offset);
 	cli_print_text(stdout, info->name);
 	(void)fputs("  [", stdout);
@@ -107,7 +102,9 @@ static void print_other_nodes(const struct ckpt_restore *restore)
 	}
 }
 
-static void print_json(const struct ckpt_restore *restore, const char *meta, size_t length)
+/* `stored` is NULL without --stored. */
+static void print_json(const struct ckpt_restore *restore, const char *meta, size_t length,
+	const struct stored *stored)
 {
 	json_t *tensors = json_array();
 	json_t *object = cli_object("step");
@@ -123,13 +120,16 @@ static void print_json(const struct ckpt_restore *restore, const char *meta, siz
 		object, "generation", json_integer((json_int_t)ckpt_restore_generation(restore)));
 	(void)json_object_set_new(object, "tensors", tensors);
 	(void)json_object_set_new(object, "other_node", other_node_array(restore));
+	if (stored)
+		(void)json_object_set_new(object, "stored", stored_object(stored));
 	/* If the parser cannot read them (a very large integer), the values are null. The index has them. */
 	json_t *values = length ? json_loadb(meta, length, JSON_DECODE_ANY, NULL) : NULL;
 	(void)json_object_set_new(object, "meta", values ? values : json_null());
 	cli_print_json(object);
 }
 
-static void print_text(const struct cli *cli, const struct ckpt_restore *restore, size_t length)
+static void print_text(const struct cli *cli, const struct ckpt_restore *restore, size_t length,
+	const struct stored *stored)
 {
 	char bytes[32];
 
@@ -147,16 +147,20 @@ static void print_text(const struct cli *cli, const struct ckpt_restore *restore
 		(void)printf("other values: %s (--json prints them)\n", cli_bytes(length, bytes));
 	if (!cli->quiet)
 		print_other_nodes(restore);
+	if (stored)
+		stored_print(stored);
 }
 
 int cmd_show(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE [--step N] [--json] [-q]",
+		.usage = "STORE [--step N] [--stored] [--json] [-q]",
 		.help = help,
 		.operands = 1,
 		.takes_step = true,
-		.takes_quiet = true};
+		.takes_quiet = true,
+		.takes_stored = true};
+	struct stored stored = {0};
 	struct cli cli;
 	struct ckpt_engine *engine = NULL;
 	struct ckpt_restore *restore = NULL;
@@ -172,15 +176,19 @@ int cmd_show(int argc, char **argv, const char *name)
 	int r = cli_open_step(&cli, engine, cli.step, &restore);
 	if (r == 0)
 		r = cli_meta(&cli, restore, &meta, &length);
+	if (r == 0 && cli.stored)
+		r = stored_read(&cli, restore, &stored);
 	if (r < 0) {
 		exit_code = cli_fail(&cli, r);
 	} else {
+		const struct stored *shown = cli.stored ? &stored : NULL;
 		if (cli.json)
-			print_json(restore, meta, length);
+			print_json(restore, meta, length, shown);
 		else
-			print_text(&cli, restore, length);
+			print_text(&cli, restore, length, shown);
 		exit_code = CLI_OK;
 	}
+	stored_free(&stored);
 	ckpt_restore_free(restore);
 	ckpt_engine_close(engine);
 	return exit_code;

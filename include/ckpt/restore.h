@@ -121,6 +121,36 @@ CKPT_API int ckpt_restore_meta(
 CKPT_API int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank,
 	const char **ret_json, size_t *ret_length);
 
+/* How some chunks of a shard are stored (docs/encoding.md). */
+enum ckpt_stored_form {
+	CKPT_STORED_FILE = 0,    /* the whole file, with all that is not in chunks */
+	CKPT_STORED_ROUNDED = 1, /* 16-bit weights, some or all as the rounding of fp32 tensors */
+	CKPT_STORED_COMPRESSED = 2, /* the others that became smaller */
+	CKPT_STORED_PLAIN = 3       /* what did not become smaller */
+};
+
+struct ckpt_stored_info {
+	uint32_t size;     /* sizeof(struct ckpt_stored_info), set by the caller */
+	uint32_t form;     /* enum ckpt_stored_form */
+	uint32_t dtype;    /* of all tensors in these chunks; 0: of several types, or the header */
+	uint32_t reserved; /* 0 */
+	uint64_t bytes;    /* of the shard */
+	uint64_t bytes_stored; /* in the file */
+};
+
+/* More than the number of infos of any shard. */
+#define CKPT_STORED_INFOS_MAX 100
+
+/*
+ * Describes how a rank's shard is stored, in *ret_count infos, of which the first `room` are set. The caller sets `size` in
+ * each of these. Info number 0 is that of the file, and of a plain shard the only one. The others are of chunks of one form
+ * and type each. Reads the rank's index, and of an encoded shard its table, and no tensor.
+ * Errors: -EINVAL, -ERANGE (after the last rank), CKPT_EOTHERNODE, CKPT_EINCOMPLETE, CKPT_EINTEGRITY, CKPT_EFORMAT,
+ * CKPT_EUNSUPPORTED (encoded, and this library was built without zstd), system errors, CKPT_ECLOSED (the engine is closed).
+ */
+CKPT_API int ckpt_restore_rank_stored(const struct ckpt_restore *restore, uint32_t rank,
+	struct ckpt_stored_info *ret_infos, size_t room, size_t *ret_count);
+
 /*
  * Memory to copy a tensor, a box of it, or a range of its bytes to. The memory is borrowed: it must stay mapped, and must
  * not be used, from ckpt_restore_start() until the end of the restore. That includes GPU work that was enqueued before (use

@@ -8,7 +8,6 @@
 #include "api/copyin.h"
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/restore/index_reader.h"
 #include "engine/runtime/runtime.h"
 
 #define FREE_TIMEOUT_MS 10000 /* as ckpt_engine_close() */
@@ -20,9 +19,11 @@ static int failed(struct ckpt_restore *restore)
 	return ckpt_restore_failure(restore)->code;
 }
 
-static bool gone(struct ckpt_restore *restore)
+static bool gone(const struct ckpt_restore *restore)
 {
-	return (ckpt_latch_get(ckpt_restore_latch(restore)) & CKPT_DONE_GONE) != 0;
+	struct ckpt_latch *latch = ckpt_restore_latch((struct ckpt_restore *)restore);
+
+	return (ckpt_latch_get(latch) & CKPT_DONE_GONE) != 0;
 }
 
 int ckpt_api_restore_new(struct ckpt_engine *engine, uint64_t step, enum ckpt_restore_sink sink,
@@ -123,8 +124,7 @@ const char *ckpt_restore_replicas(const struct ckpt_restore *restore)
 	return ckpt_restore_differ(restore);
 }
 
-/* The step is open, and that many ranks wrote it. */
-static int check_rank(const struct ckpt_restore *restore, uint32_t rank)
+int ckpt_api_check_rank(const struct ckpt_restore *restore, uint32_t rank)
 {
 	uint32_t world = ckpt_restore_rank_count(restore);
 
@@ -139,7 +139,7 @@ static int check_rank(const struct ckpt_restore *restore, uint32_t rank)
 int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank, const char **ret_node,
 	uint32_t *ret_other_node)
 {
-	int r = check_rank(restore, rank);
+	int r = ckpt_api_check_rank(restore, rank);
 
 	if (r < 0)
 		return r;
@@ -148,32 +148,47 @@ int ckpt_restore_rank_node(const struct ckpt_restore *restore, uint32_t rank, co
 	return 0;
 }
 
-/* Of very many ranks the indexes are read when they are asked for. */
-static int read_index(struct ckpt_restore *restore, uint32_t rank)
+struct ckpt_index_reader *ckpt_api_read_rank(
+	const struct ckpt_restore *restore, uint32_t rank, bool with_table, int *ret_code)
 {
 	struct ckpt_engine *engine = ckpt_restore_owner(restore);
 
 	/* The engine may be gone, too. */
-	if (gone(restore))
-		return ckpt_fail(ckpt_error_here(), CKPT_ECLOSED,
+	if (gone(restore)) {
+		*ret_code = ckpt_fail(ckpt_error_here(), CKPT_ECLOSED,
 			"the engine was closed before the index of rank %u was read", rank);
+		return NULL;
+	}
 	struct ckpt_command *command = ckpt_runtime_command(engine,
 		sizeof(struct ckpt_index_reader), ckpt_index_reader_clear, ckpt_error_here());
+	*ret_code = -ENOMEM;
 	if (!command)
-		return -ENOMEM;
+		return NULL;
 	struct ckpt_index_reader *index_reader =
 		CKPT_CONTAINER(command, struct ckpt_index_reader, command);
-	index_reader->restore = ckpt_restore_ref(restore);
+	/* What a handle that is const promises is what it says, not how it comes to know it. */
+	index_reader->restore = ckpt_restore_ref((struct ckpt_restore *)restore);
 	index_reader->rank = rank;
-	int r = ckpt_runtime_run(engine, command, ckpt_index_reader_body, ckpt_error_here());
-	if (r == 0) {
-		r = ckpt_restore_put_index(restore, rank, index_reader->index);
-		index_reader->index = NULL;
-		if (r < 0)
-			(void)ckpt_fail(ckpt_error_here(), r, "out of memory");
-	}
+	index_reader->with_table = with_table;
+	*ret_code = ckpt_runtime_run(engine, command, ckpt_index_reader_body, ckpt_error_here());
+	if (*ret_code == 0)
+		return index_reader;
 	ckpt_command_unref(command);
-	return r;
+	return NULL;
+}
+
+/* Of very many ranks the indexes are read when they are asked for. */
+static int read_index(struct ckpt_restore *restore, uint32_t rank)
+{
+	int r;
+	struct ckpt_index_reader *index_reader = ckpt_api_read_rank(restore, rank, false, &r);
+
+	if (!index_reader)
+		return r;
+	r = ckpt_restore_put_index(restore, rank, index_reader->index);
+	index_reader->index = NULL;
+	ckpt_command_unref(&index_reader->command);
+	return r < 0 ? ckpt_fail(ckpt_error_here(), r, "out of memory") : 0;
 }
 
 static int give_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
@@ -181,7 +196,6 @@ static int give_meta(const struct ckpt_restore *restore, uint32_t rank, const ch
 {
 	const struct ckpt_index *index = ckpt_restore_rank_index(restore, rank);
 
-	/* What a handle that is const promises is what it says, not how it comes to know it. */
 	int r = index ? 0 : read_index((struct ckpt_restore *)restore, rank);
 	if (r < 0)
 		return r;
@@ -194,7 +208,7 @@ static int give_meta(const struct ckpt_restore *restore, uint32_t rank, const ch
 int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, const char **ret_json,
 	size_t *ret_length)
 {
-	int r = check_rank(restore, rank);
+	int r = ckpt_api_check_rank(restore, rank);
 
 	if (r == 0)
 		r = ckpt_restore_rank_other_node(restore, rank, ckpt_error_here());
@@ -203,7 +217,7 @@ int ckpt_restore_rank_meta(const struct ckpt_restore *restore, uint32_t rank, co
 
 int ckpt_restore_meta(const struct ckpt_restore *restore, const char **ret_json, size_t *ret_length)
 {
-	int r = check_rank(restore, 0);
+	int r = ckpt_api_check_rank(restore, 0);
 
 	return r < 0 ? r
 		     : give_meta(restore, ckpt_restore_first_rank(restore), ret_json, ret_length);

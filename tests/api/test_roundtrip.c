@@ -283,6 +283,42 @@ static void test_bad_arguments(void **state)
 	kit_clear(&v);
 }
 
+/* Whoever reads a step is told how it is stored. */
+static void check_stored(
+	struct ckpt_engine *engine, uint64_t step, const struct ckpt_save_info *saved, bool encoded)
+{
+	struct ckpt_stored_info infos[CKPT_STORED_INFOS_MAX];
+	struct ckpt_restore *restore = NULL;
+	uint64_t bytes = 0;
+	uint64_t bytes_stored = 0;
+	size_t count = 0;
+	size_t all = 0;
+
+	for (size_t i = 0; i < CKPT_STORED_INFOS_MAX; i++)
+		infos[i] = (struct ckpt_stored_info){.size = sizeof(infos[i])};
+	must_work(ckpt_restore_open(engine, step, &restore));
+	must_work(ckpt_restore_rank_stored(restore, 0, infos, CKPT_STORED_INFOS_MAX, &count));
+	must_work(ckpt_restore_rank_stored(restore, 0, NULL, 0, &all));
+	assert_int_equal(all, count);
+	assert_int_equal(infos[0].form, CKPT_STORED_FILE);
+	assert_int_equal(infos[0].bytes, saved->bytes);
+	assert_int_equal(infos[0].bytes_stored, saved->bytes_stored);
+	for (size_t i = 1; i < count; i++) {
+		bytes += infos[i].bytes;
+		bytes_stored += infos[i].bytes_stored;
+		/* The tensor; and the header, which has no type. */
+		assert_int_equal(infos[i].form, CKPT_STORED_COMPRESSED);
+		assert_int_equal(infos[i].dtype, i == 1 ? 0 : CKPT_F32);
+		assert_true(infos[i].bytes_stored < infos[i].bytes);
+	}
+	assert_int_equal(count, encoded ? 3 : 1);
+	assert_int_equal(bytes, encoded ? saved->bytes : 0);
+	assert_true(bytes_stored < saved->bytes_stored);
+	assert_int_equal(ckpt_restore_rank_stored(restore, 1, NULL, 0, &all), -ERANGE);
+	assert_int_equal(ckpt_restore_rank_stored(restore, 0, NULL, 1, &all), -EINVAL);
+	ckpt_restore_free(restore);
+}
+
 /* A store has steps of both kinds, whatever the engine that reads them would write. */
 static void test_encodings(void **state)
 {
@@ -313,6 +349,7 @@ static void test_encodings(void **state)
 		assert_true(step == 2 ? info.bytes_stored < info.bytes
 				      : info.bytes_stored == info.bytes);
 		ckpt_save_free(save);
+		check_stored(engine, step, &info, step == 2);
 		for (uint64_t i = 1; i <= step; i++)
 			must_work(kit_compare(engine, i, &v, 1));
 		ckpt_engine_close(engine);

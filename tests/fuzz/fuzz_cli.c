@@ -42,7 +42,7 @@ static const char *const words[] = {"ls", "show", "verify", "restore", "help", S
 	"--step=latest~1000001", "--step=9223372036854775807", "--step=18446744073709551615",
 	"--step=-1", "--step=", "--step= 1", "10", "20", "latest", "latest~1", "latest~",
 	"--progress", "--progress=always", "--progress=never", "--progress=auto", "s3://bucket/run",
-	"\xff\x1b[2J", "--quick"};
+	"\xff\x1b[2J", "--quick", "--stored"};
 #define WORDS (sizeof(words) / sizeof(words[0]))
 
 static char *home;

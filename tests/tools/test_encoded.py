@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
-from s3_programs import FAILED, USAGE, Bucket, files_of, same, same_anew
+from s3_programs import FAILED, INCOMPLETE, USAGE, Bucket, files_of, same, same_anew
 from safetensors.torch import load_file
 
 import libckpt
@@ -29,7 +30,7 @@ def save(path: Path, encoding: Literal["plain", "compact"]) -> Path:
         "weight": master.bfloat16(),
         "master": master,
         "zeros": torch.zeros(123_457),
-        "noise": torch.randint(0, 256, (300_001,), dtype=torch.uint8, generator=generator),
+        "noise": torch.randint(0, 256, (1_300_001,), dtype=torch.uint8, generator=generator),
     }
     with Checkpointer(path, state, encoding=encoding, pool_bytes=32 << 20) as ckpt:
         ckpt.save(7).wait("local")
@@ -85,6 +86,10 @@ def is_plain(dest: Path, plain: Path, encoded: Path) -> None:
         if not name.endswith(".encoded"):
             assert names[re.sub(r"\.[0-9a-f]{16}\.", ".", name)] == body
     assert len(names) == len(files_of(encoded))
+
+
+def shown(here: Bucket, *arguments: object) -> Any:
+    return json.loads(here.good(*arguments, "--json"))
 
 
 def refused(result: subprocess.CompletedProcess[str], words: str) -> None:
@@ -166,6 +171,46 @@ def test_from_a_bucket_and_into_one(
         result = bucket.run("ckpt-restore", encoded, f"s3://bkt/{begun}", *more)
         refused(result, "was to be copied " + ("plain" if more else "encoded"))
         assert [n for n in bucket.names() if n.startswith(f"{begun}/g0")] == [kept]
+
+
+def test_what_was_saved(here: Bucket, plain: Path, encoded: Path) -> None:
+    """ckpt ls and ckpt show say how large the files are, and how tensors are stored."""
+    sizes = {path: shard(path).stat().st_size for path in (plain, encoded)}
+    for path in (plain, encoded):
+        assert "FILES" not in here.good("ckpt", "ls", path)
+        (step,) = shown(here, "ckpt", "ls", path, "--stored")["steps"]
+        assert step["bytes_stored"] == sizes[path]
+        assert step["bytes"] == sizes[plain]
+        stored = shown(here, "ckpt", "show", path, "--stored")["stored"]
+        assert (stored["bytes"], stored["bytes_stored"]) == (sizes[plain], sizes[path])
+        assert [r["encoded"] for r in stored["ranks"]] == [path == encoded]
+    forms_of = {(c["form"], c["dtype"]): c for c in stored["chunks"]}
+    assert sum(c["bytes"] for c in stored["chunks"]) == sizes[plain]
+    # "weight" is left out, and what is random stays as it is.
+    rounded = forms_of["rounded", "BF16"]
+    assert rounded["bytes"] > 1_000_000 > 100 * rounded["bytes_stored"]
+    assert forms_of["plain", "U8"]["bytes"] == forms_of["plain", "U8"]["bytes_stored"] > 1 << 20
+    compressed = forms_of["compressed", "F32"]
+    assert 0 < compressed["bytes_stored"] < compressed["bytes"]
+    text = here.good("ckpt", "show", encoded, "--stored")
+    assert re.search(r"stored: \S+ MiB in files of \S+ MiB, \d\.\d\d times smaller", text)
+    assert re.search(r"^BF16 .* rounded$", text, re.MULTILINE)
+    assert "plain" in here.good("ckpt", "show", plain, "--stored").splitlines()[-1]
+    assert "FILES" in here.good("ckpt", "ls", encoded, "--stored")
+
+
+def test_a_step_that_lacks_its_file(here: Bucket, encoded: Path, tmp_path: Path) -> None:
+    """It is listed, and named."""
+    store = tmp_path / "store"
+    shutil.copytree(encoded, store)
+    shard(store).unlink()
+    for more in ([], ["--json"]):
+        result = here.run("ckpt", "ls", store, "--stored", *more)
+        assert result.returncode == INCOMPLETE
+        assert "rank-00000" in result.stderr
+        assert "committed" in result.stdout
+    assert here.run("ckpt", "show", store, "--stored").returncode == INCOMPLETE
+    here.good("ckpt", "show", store)
 
 
 def test_the_golden_store(here: Bucket, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ _ckpt() {
 	local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]}
 	local options="--step --json --progress --quiet --version --help"
 	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
-	ckpt:ls) options="--json --version --help" ;;
-	ckpt:show) options="--step --json --quiet --version --help" ;;
+	ckpt:ls) options="--stored --json --version --help" ;;
+	ckpt:show) options="--step --stored --json --quiet --version --help" ;;
 	ckpt:diff) options="--step --with --structure --json --progress --quiet --version --help" ;;
 	ckpt:upload) options="--json --progress --quiet --version --help" ;;
 	ckpt:prune) options="--keep-last --keep-every --grace --no-verify --dry-run --json --progress --quiet --version --help" ;;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads one index, as a command. */
+/* Reads one index, and maybe the table of its shard, as a command. */
 #include "engine/restore/index_reader.h"
 
 #include "base/error.h"
@@ -15,6 +15,7 @@ void ckpt_index_reader_clear(struct ckpt_command *command)
 	struct ckpt_index_reader *index_reader = index_reader_of(command);
 
 	ckpt_index_free(index_reader->index);
+	ckpt_encoded_free(index_reader->encoded);
 	ckpt_restore_unref(index_reader->restore);
 }
 
@@ -39,22 +40,39 @@ static void start(struct ckpt_index_reader *x, struct ckpt_task *task)
 	ckpt_shard_start_index(&x->shard);
 }
 
+static void take_table(struct ckpt_index_reader *x)
+{
+	struct ckpt_shard *s = &x->shard;
+
+	x->file_bytes = s->encoded ? s->file_bytes : s->rank->shard_bytes;
+	x->encoded = s->encoded;
+	s->encoded = NULL;
+}
+
 int ckpt_index_reader_body(struct ckpt_task *task)
 {
 	struct ckpt_index_reader *x = index_reader_of(ckpt_command_of(task));
-	int r;
 
 	CKPT_TASK_BEGIN(task);
 	if (x->command.core->closing)
 		return ckpt_fail(&x->command.error, CKPT_ECLOSED, "the engine is closing");
 	start(x, task);
 	CKPT_AWAIT(task, x->shard.task.finished);
-	r = x->shard.task.result;
-	x->index = r == 0 ? x->shard.index : NULL;
-	if (r == 0)
+	x->code = x->shard.task.result;
+	if (x->code == 0 && x->with_table) {
+		ckpt_shard_start_open(&x->shard);
+		CKPT_AWAIT(task, x->shard.task.finished);
+		x->code = x->shard.task.result;
+		if (x->code == 0)
+			take_table(x);
+		ckpt_shard_start_shut(&x->shard);
+		CKPT_AWAIT(task, x->shard.task.finished);
+	}
+	x->index = x->code == 0 ? x->shard.index : NULL;
+	if (x->code == 0)
 		x->shard.index = NULL;
 	ckpt_shard_clear(&x->shard);
 	ckpt_rank_lister_clear(&x->lister);
-	return r;
+	return x->code;
 	CKPT_TASK_END(task);
 }
