@@ -15,6 +15,8 @@ import sys
 from seeds_catalog import catalogs
 from seeds_codec import encoded_chunks
 from seeds_digest import digest
+from seeds_encoded import encoded_shards
+from seeds_index import index, tensor, tensors_json
 from seeds_ini import configurations
 from seeds_net import heads, keys, sources
 from seeds_s3 import s3
@@ -26,8 +28,6 @@ NAME = "rank-00000.00112233445566ff"
 RUN = "0123456789abcdef0123456789abcdef"
 ATTEMPT = "0123456789abcdef"
 DIGEST = "99aa06d3014798d86001c324468d497f"
-HEAD = struct.Struct("<8s4I6Q")
-RECORD = struct.Struct("<QI16s")
 BIG = 2**63
 
 
@@ -343,62 +343,6 @@ def manifest():
     for name, data in texts(abort, "reason", 255):
         yield f"abort-{name}", data
     yield from sealed_malice(good)
-
-
-def chunks(header, sizes, most):
-    lengths, shared = [], 0
-
-    def alone(left):
-        while left:
-            lengths.append(min(left, most))
-            left -= lengths[-1]
-
-    alone(header)
-    for size in sizes:
-        if shared and (size >= most or shared + size > most):
-            lengths.append(shared)
-            shared = 0
-        if size >= most:
-            alone(size)
-        else:
-            shared += size
-    return lengths + ([shared] if shared else [])
-
-
-def index(tensors, sizes=(), meta=b"", header=4096, most=4096, **changes):
-    """`tensors` is the JSON; `changes` are numbers of the head that lie."""
-    text = tensors.encode("utf-8", "surrogatepass")
-    lengths = chunks(header, sizes, most)
-    numbers = {
-        "major": 1,
-        "minor": 0,
-        "head": 72,
-        "rank": 0,
-        "shard": header + sum(sizes),
-        "headers": header,
-        "chunk": most,
-        "tensor": len(text),
-        "metas": len(meta),
-        "chunks": len(lengths),
-        **changes,
-    }
-    data = HEAD.pack(b"CKPTIDX\0", *numbers.values()) + text + meta
-    at = 0
-    for i, length in enumerate(lengths):
-        data += RECORD.pack(at, length, digest(bytes([i % 256])))
-        at += length
-    return data + digest(data)
-
-
-def tensor(name, dtype, shape, offset, **more):
-    return {"name": name, "dtype": dtype, "shape": shape, "offset": offset, **more}
-
-
-def tensors_json(tensors, aliases=()):
-    return json.dumps(
-        {"tensors": tensors, "aliases": [{"name": a, "target": b} for a, b in aliases]},
-        separators=(",", ":"),
-    )
 
 
 def one(shape, size, name="a", dtype="U8", offset=4096, **more):
@@ -846,6 +790,7 @@ TARGETS = {
     "manifest": manifest,
     "catalog": catalogs,
     "chunk": encoded_chunks,
+    "encoded": encoded_shards,
     "index": indexes,
     "header": headers,
     "names": names,
