@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "engine/gc/gc.h"
 #include "engine/lineage/lineage.h"
+#include "engine/save/estimate.h"
 #include "engine/save/save_state.h"
 
 static struct ckpt_save *save_of(struct ckpt_task *task)
@@ -109,6 +110,7 @@ static void committed(struct ckpt_save *save)
 		save->ended = true;
 		ckpt_core_answer(core, &save->latch, CKPT_DONE_LOCAL | CKPT_DONE_END);
 	}
+	ckpt_estimate_start(save);
 	ckpt_gc_ask(core, CKPT_GC_RETAIN);
 }
 
@@ -158,6 +160,7 @@ static int leave(struct ckpt_task *task)
 
 	ckpt_staged_shard_free(save->staged_shard);
 	save->staged_shard = NULL;
+	ckpt_estimate_drop(save);
 	if (save->ranks)
 		return ckpt_task_continue(task, ckpt_save_notify_body);
 	return save->code;

@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/save/estimate.h"
 #include "engine/save/save_state.h"
 #include "staging/reader_quota.h"
 
@@ -507,6 +508,8 @@ void ckpt_pipeline_release_all(struct ckpt_save *save)
 {
 	CKPT_ASSERT(ckpt_pipeline_quiet(save));
 	note_staged_shard(save);
+	if (save->lanes)
+		ckpt_estimate_choose(save);
 	for (size_t i = 0; save->lanes && i < save->plan->block_count; i++)
 		if (save->lanes[i])
 			free_lane(save->lanes[i]);

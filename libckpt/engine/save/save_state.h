@@ -47,6 +47,7 @@ struct ckpt_lane {
 };
 
 struct ckpt_encoder;
+struct ckpt_estimate;
 struct ckpt_save_encoding;
 
 struct ckpt_save {
@@ -136,7 +137,8 @@ struct ckpt_save {
 	char path[CKPT_PATH_MAX];
 	struct ckpt_save_commit *ranks;      /* NULL: this rank is alone */
 	struct ckpt_save_encoding *encoding; /* NULL: it is stored plain, or is past that */
-	struct ckpt_lane **lanes;            /* by block; NULL: not begun, or done and released */
+	struct ckpt_estimate *estimate; /* chosen, of a plain one; NULL: nothing is estimated */
+	struct ckpt_lane **lanes;       /* by block; NULL: not begun, or done and released */
 	struct ckpt_staged_shard
 		*staged_shard; /* once they are released, for the upload queue; NULL: none */
 	size_t *order;         /* blocks in the order in which they are copied; NULL: ascending */

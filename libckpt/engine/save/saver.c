@@ -13,7 +13,8 @@ int ckpt_saver_open(struct ckpt_core *core)
 	if (!saver)
 		return -ENOMEM;
 	*saver = (struct ckpt_saver){.alike_proved = {.lock = PTHREAD_MUTEX_INITIALIZER},
-		.alike_owned = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+		.alike_owned = {.lock = PTHREAD_MUTEX_INITIALIZER},
+		.estimate_min = CKPT_ESTIMATE_MIN};
 	ckpt_encoders_init(&saver->encoders, core->config.encoders, core->config.block_bytes,
 		core->config.chunk_bytes, core->store->align);
 	core->saver = saver;

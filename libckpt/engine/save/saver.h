@@ -7,6 +7,9 @@
 #include "engine/ranks/replica_digest.h"
 #include "engine/save/encoders.h"
 
+/* Shards with fewer bytes say little about what encoding saves. */
+#define CKPT_ESTIMATE_MIN (UINT64_C(64) << 20)
+
 struct ckpt_save_commit;
 struct ckpt_skipper;
 
@@ -45,6 +48,8 @@ struct ckpt_saver {
 	struct ckpt_encoders encoders; /* empty: shards are stored plain */
 	bool said_plain;               /* that there was no memory to encode one */
 	bool said_no_masters;          /* that there was none for the search for master weights */
+	uint64_t estimate_min;         /* bytes of a plain shard of which save/estimate.c is told */
+	bool estimated;
 	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
 	bool any_alike;
 };

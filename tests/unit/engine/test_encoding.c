@@ -581,9 +581,51 @@ static void test_stored_plain(void **state)
 	drop(&st);
 }
 
+static void save_plain(struct core_scene *s, struct state *st, unsigned slots)
+{
+	open_rig(s, &(struct core_rig_config){.slots = slots});
+	s->rig.core.config.encoders = 0;
+	s->rig.core.saver->estimate_min = 0;
+	for (uint64_t step = 1; step <= 2; step++) {
+		assert_int_equal(save_step(s, st, step), 0);
+		core_rig_run(&s->rig);
+	}
+}
+
+/* After the first step that is stored plain, once. */
+static void test_estimate(void **state)
+{
+	struct core_scene *s = *state;
+	struct state st;
+
+	fill(&st, 1);
+	save_plain(s, &st, 20);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_INFO, "step 1 is durable"));
+	assert_true(core_rig_logged(
+		&s->rig, CKPT_LOG_INFO, "would have made the file of step 1 about 1."));
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_INFO, "step 2 is durable"));
+	assert_false(core_rig_logged(&s->rig, CKPT_LOG_INFO, "would have made"));
+	drop(&st);
+}
+
+/* What is not in staging any more is not read again for it. */
+static void test_nothing_to_estimate(void **state)
+{
+	struct core_scene *s = *state;
+	struct state st;
+
+	fill(&st, 1);
+	save_plain(s, &st, 4);
+	assert_true(core_rig_logged(&s->rig, CKPT_LOG_INFO, "step 2 is durable"));
+	assert_false(core_rig_logged(&s->rig, CKPT_LOG_INFO, "would have made"));
+	assert_false(s->rig.core.saver->estimated);
+	drop(&st);
+}
+
 /* All that a save allocates is allocated anew. */
 static void forget(struct core_rig *rig)
 {
+	rig->core.saver->estimated = false;
 	ckpt_plan_free(rig->plan);
 	rig->plan = NULL;
 	ckpt_encoders_fini(&rig->core.saver->encoders);
@@ -632,6 +674,7 @@ static void check_no_memory(struct core_scene *s, unsigned slots)
 	fill(&st, 1);
 	open_rig(s, &(struct core_rig_config){.slots = slots});
 	s->rig.core.config.encoders = 0;
+	s->rig.core.saver->estimate_min = 0;
 	sweep_allocations(s, &st, &plain);
 	assert_true(plain.failed > 20 && plain.encoded == 0);
 	struct sweep compact = {.step = plain.step};
@@ -677,6 +720,10 @@ int main(void)
 			test_cancelled, core_scene_set_up, core_scene_tear_down),
 		cmocka_unit_test_setup_teardown(
 			test_stored_plain, core_scene_set_up, core_scene_tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_estimate, core_scene_set_up, core_scene_tear_down),
+		cmocka_unit_test_setup_teardown(
+			test_nothing_to_estimate, core_scene_set_up, core_scene_tear_down),
 		cmocka_unit_test_setup_teardown(
 			test_no_memory, core_scene_set_up, core_scene_tear_down),
 		cmocka_unit_test_setup_teardown(
