@@ -79,7 +79,8 @@ def test_a_mixed_training_is_resumed(
     save.wait()
     (path,) = store.glob("g*/step-0000000001/*.encoded")
     assert save.info.bytes_stored == path.stat().st_size
-    assert save.info.bytes > 1.25 * save.info.bytes_stored
+    # About 1.47; without the search for master weights 1.38.
+    assert save.info.bytes > 1.43 * save.info.bytes_stored
     ckpt.close()
     assert "times smaller)" in caplog.text
     again = Mixed(2)
