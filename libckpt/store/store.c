@@ -40,6 +40,7 @@ static void prepare(struct ckpt_store *s, struct ckpt_store_op *op, enum ckpt_st
 	op->over = false;
 	op->cached = false;
 	op->resume = false;
+	op->varied = false;
 	op->done = false;
 	op->result = 0;
 	op->uncertain = false;
@@ -73,28 +74,38 @@ void ckpt_store_mkdir(struct ckpt_store *s, struct ckpt_store_op *op, const char
 	by_path(s, op, CKPT_STORE_MKDIR, path);
 }
 
-static void create(struct ckpt_store *s, struct ckpt_store_op *op, const char *path, uint64_t size,
-	struct ckpt_object *ret_object, bool resume)
+static void prepare_create(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	uint64_t size, struct ckpt_object *ret_object)
 {
 	CKPT_ASSERT(size <= INT64_MAX);
 	prepare(s, op, CKPT_STORE_CREATE);
 	set_path(op, path);
 	op->size = size;
 	op->object = ret_object;
-	op->resume = resume;
-	submit(s, op);
 }
 
 void ckpt_store_create(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	uint64_t size, struct ckpt_object *ret_object)
 {
-	create(s, op, path, size, ret_object, false);
+	prepare_create(s, op, path, size, ret_object);
+	submit(s, op);
 }
 
 void ckpt_store_resume(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	uint64_t size, struct ckpt_object *ret_object)
 {
-	create(s, op, path, size, ret_object, true);
+	prepare_create(s, op, path, size, ret_object);
+	op->resume = true;
+	submit(s, op);
+}
+
+void ckpt_store_resume_varied(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	uint64_t size, struct ckpt_object *ret_object)
+{
+	prepare_create(s, op, path, size, ret_object);
+	op->resume = true;
+	op->varied = true;
+	submit(s, op);
 }
 
 static void transfer(struct ckpt_store *s, struct ckpt_store_op *op, void *data, uint64_t length,

@@ -92,6 +92,7 @@ struct ckpt_store_op {
 	bool fleeting; /* PUBLISH: it need not survive a power cut */
 	bool over;     /* PUBLISH: replaces an existing file; never -EEXIST */
 	bool resume;   /* CREATE: continue an unfinished earlier one, where the store can */
+	bool varied;   /* with `resume`: other contents of this name may have been begun */
 	bool quiet;    /* -ENOENT, -EEXIST and -EAGAIN set no error */
 	/*
 	 * Not 0: nobody needs the result any more. An operation that waits for a server then ends with -ECANCELED, once
@@ -156,6 +157,13 @@ void ckpt_store_create(struct ckpt_store *s, struct ckpt_store_op *op, const cha
  * kept, and are then not written again. A store that cannot tell starts again.
  */
 void ckpt_store_resume(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
+	uint64_t size, struct ckpt_object *ret_object);
+/*
+ * As resume, for a name that may have several contents, which may be shorter than `size`: SEAL has the true size. Each
+ * WRITE but the last has `unit` bytes. A part of an earlier attempt is kept only if the server's CRC32C of it is that of
+ * what is to be written.
+ */
+void ckpt_store_resume_varied(struct ckpt_store *s, struct ckpt_store_op *op, const char *path,
 	uint64_t size, struct ckpt_object *ret_object);
 void ckpt_store_write(struct ckpt_store *s, struct ckpt_store_op *op, struct ckpt_object *object,
 	const void *data, uint64_t length, uint64_t offset, int slot);

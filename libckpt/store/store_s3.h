@@ -10,6 +10,7 @@
 #ifndef CKPT_STORE_STORE_S3_H
 #define CKPT_STORE_STORE_S3_H
 
+#include "base/task_job.h"
 #include "s3/client.h"
 #include "s3/response_parts.h"
 #include "store/store.h"
@@ -24,8 +25,9 @@ struct ckpt_s3_file {
 	bool made;                       /* this file has created the object */
 	char *upload;                    /* id of the multipart upload; NULL: none */
 	bool sums;                       /* the upload was begun with CRC32C of its parts */
-	/* Opened for resuming: only one content is possible, and existing parts are kept. */
+	/* Opened for resuming: existing parts are kept, as only one content is possible. */
 	bool resumed;
+	bool varied; /* another one is, and `size` is the most: a part is kept if its CRC32C is right */
 	uint64_t part_bytes;
 	struct ckpt_s3_part *parts; /* number 0: not uploaded yet */
 	uint32_t part_count;
@@ -73,6 +75,11 @@ struct ckpt_s3_work {
 	char *token;  /* token of the next page of a listing; NULL: none */
 	bool sums;    /* the upload was begun with checksums */
 	bool strange; /* an existing part was cut differently */
+	/* The CRC32C of bytes that may be there already. */
+	struct ckpt_task_job sum;
+	const void *sum_of;
+	uint64_t sum_length;
+	uint32_t crc32c;
 };
 
 struct ckpt_store_op *ckpt_s3_op(struct ckpt_task *task);

@@ -109,7 +109,8 @@ int ckpt_s3_give_upload(struct ckpt_store_op *op)
 		.part_bytes = op->unit,
 		.part_count = (uint32_t)((op->size + op->unit - 1) / op->unit),
 		.sums = work->sums,
-		.resumed = op->resume};
+		.resumed = op->resume,
+		.varied = op->varied};
 	int r = -ENOMEM;
 
 	file.upload = ckpt_strdup(work->upload);
@@ -166,7 +167,7 @@ int ckpt_s3_create_body(struct ckpt_task *task)
 			": spread the tensors over more ranks",
 			op->path, op->size, room);
 	plan_parts(op);
-	struct ckpt_s3_file file = {.size = op->size, .part_bytes = op->unit};
+	struct ckpt_s3_file file = {.size = op->size, .part_bytes = op->unit, .varied = op->varied};
 
 	/* Without TLS the bytes are signed in any case. */
 	if (ckpt_s3_store(op)->sums == CKPT_S3_SUMS_UNPROBED &&
@@ -273,17 +274,53 @@ static int write_part_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+static void sum_work(struct ckpt_job *job)
+{
+	struct ckpt_s3_work *work = CKPT_CONTAINER(job, struct ckpt_s3_work, sum.job);
+
+	work->crc32c = ckpt_s3_crc32c(0, work->sum_of, work->sum_length);
+}
+
+/* An earlier attempt uploaded this part, of the same content if the server has the same CRC32C of it. */
+static int compare_part_body(struct ckpt_task *task)
+{
+	struct ckpt_store_op *op = ckpt_s3_op(task);
+	struct ckpt_s3_work *work = ckpt_s3_work(op);
+	struct ckpt_s3_part *part;
+
+	CKPT_TASK_BEGIN(task);
+	work->sum_of = op->data;
+	work->sum_length = op->length;
+	ckpt_task_job_start_behind(&work->sum, op->store->env, task, sum_work);
+	CKPT_AWAIT(task, work->sum.done);
+	part = &ckpt_s3_file_of(op)->parts[op->offset / ckpt_s3_file_of(op)->part_bytes];
+	if (part->crc32c == work->crc32c)
+		return 0;
+	part->number = 0;
+	return ckpt_task_continue(task, write_part_body);
+	CKPT_TASK_END(task);
+}
+
 int ckpt_s3_write_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
 	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	uint64_t most = ckpt_min_u64(file->part_bytes, file->size - op->offset);
 
 	CKPT_ASSERT(op->offset % file->part_bytes == 0 && op->offset < file->size);
-	CKPT_ASSERT(op->length == ckpt_min_u64(file->part_bytes, file->size - op->offset));
+	CKPT_ASSERT(op->length == most || (file->varied && op->length < most));
+	if (!file->upload)
+		return ckpt_task_continue(task, write_whole_body);
 	/* An earlier attempt uploaded this part. */
-	if (file->resumed && file->parts[op->offset / file->part_bytes].number)
-		return 0;
-	return ckpt_task_continue(task, file->upload ? write_part_body : write_whole_body);
+	struct ckpt_s3_part *part = &file->parts[op->offset / file->part_bytes];
+	if (file->resumed && part->number) {
+		if (!file->varied)
+			return 0;
+		if (part->has_crc32c && part->size == op->length)
+			return ckpt_task_continue(task, compare_part_body);
+		part->number = 0;
+	}
+	return ckpt_task_continue(task, write_part_body);
 }
 
 /* Sealing. */
@@ -393,11 +430,22 @@ static int seal_empty_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* What is sealed may be shorter than was thought. Parts behind it, of another content, do not become part of it. */
+static void take_size(struct ckpt_s3_file *file, uint64_t size)
+{
+	if (!file->varied || size == 0 || size > file->size)
+		return;
+	file->size = size;
+	if (file->upload)
+		file->part_count = (uint32_t)((size + file->part_bytes - 1) / file->part_bytes);
+}
+
 int ckpt_s3_seal_body(struct ckpt_task *task)
 {
 	struct ckpt_store_op *op = ckpt_s3_op(task);
-	const struct ckpt_s3_file *file = ckpt_s3_file_of(op);
+	struct ckpt_s3_file *file = ckpt_s3_file_of(op);
 
+	take_size(file, op->size);
 	if (op->size != file->size)
 		return end_seal(op, ckpt_s3_store_fail(op, -EINVAL,
 					    "seal %s with %" PRIu64 " bytes instead of %" PRIu64,

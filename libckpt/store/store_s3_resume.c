@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * CREATE that resumes an unfinished upload. The server lists its parts, whose bytes are right because a name has only
- * one possible content and each part was verified when it was sent. The parts may be larger than they would be today;
+ * one possible content and each part was verified when it was sent. If the name may have several contents, each part is
+ * compared when it is to be written, see ckpt_store_resume_varied(). The parts may be larger than they would be today;
  * then later ones are equally large. An upload is replaced if its parts do not fit each other or whole blocks, or if it
  * was begun with CRC32C and must be without, or the reverse.
  */
@@ -156,8 +157,11 @@ static bool take_sums(struct ckpt_store_op *op)
 
 static bool fits(const struct ckpt_s3_file *file, const struct ckpt_s3_part *part)
 {
-	return part->number >= 1 && part->number <= file->part_count && part->etag[0] &&
-	       part->size == size_of(file, part->number);
+	if (part->number < 1 || part->number > file->part_count || !part->etag[0])
+		return false;
+	/* Which one is the last is not known. */
+	return part->size == size_of(file, part->number) ||
+	       (file->varied && part->size < file->part_bytes);
 }
 
 /*

@@ -658,8 +658,8 @@ PLANTED = [
         "what is listed under a tombstone is not taken for what stays", REMOTE),
     Planted(
         "remote-parts-sent-again", "libckpt/store/store_s3_file.c",
-        "\tif (file->resumed && file->parts[op->offset / file->part_bytes].number)\n"
-        "\t\treturn 0;\n",
+        "\t\tif (!file->varied)\n"
+        "\t\t\treturn 0;\n",
         "",
         "a part that the server has told is not sent again", REMOTE),
     Planted(

@@ -382,6 +382,81 @@ static void test_an_upload_that_does_not_go(void **state)
 	bucket_rig_free(rig);
 }
 
+/* Of a name that may have several contents. */
+
+static int resume_varied(struct bucket_rig *rig, uint64_t size, struct ckpt_object *object)
+{
+	ckpt_store_resume_varied(rig->store, bucket_rig_op(rig), "m", size, object);
+	return bucket_rig_wait(rig);
+}
+
+/* The first `size` bytes, part by part; and it is sealed. */
+static void write_varied(
+	struct bucket_rig *rig, struct ckpt_object *object, const char *data, uint64_t size)
+{
+	for (uint64_t at = 0; at < size; at += BLOCK)
+		assert_int_equal(bucket_rig_write(rig, object, data + at,
+					 ckpt_min_u64(BLOCK, size - at), at),
+			0);
+	assert_int_equal(bucket_rig_seal(rig, object, size), 0);
+	assert_true(bucket_rig_holds(rig, "m", data, size));
+	assert_int_equal(bucket_rig_uploads(rig), 0);
+}
+
+/*
+ * Parts of another content are there, which was longer, or not: where the server has sums what is the same is not sent
+ * again, and what is not becomes no part of it. Where it has none all is sent.
+ */
+static void test_several_contents(void **state)
+{
+	static const uint64_t sizes[] = {
+		3 * BLOCK + 5, 3 * BLOCK, 2 * BLOCK - 1, BLOCK, 7, SIZE, 4 * BLOCK + 1};
+	char *first = bucket_rig_bytes(SIZE);
+	char *second = bucket_rig_bytes(SIZE);
+
+	(void)state;
+	second[BLOCK + 17] ^= 1;
+	for (unsigned i = 0; i < 2 * sizeof(sizes) / sizeof(sizes[0]); i++) {
+		bool sums = i & 1;
+		uint64_t size = sizes[i / 2];
+		struct ckpt_object object = {.fd = -1};
+		struct bucket_rig *rig = fresh(true);
+		reopen(rig, sums);
+		assert_int_equal(resume_varied(rig, SIZE, &object), 0);
+		write_parts(rig, &object, first, PARTS);
+		assert_int_equal(bucket_rig_shut(rig, &object), 0);
+		reopen(rig, sums);
+		assert_int_equal(resume_varied(rig, SIZE, &object), 0);
+		assert_int_equal(begun_uploads(rig), 1);
+		write_varied(rig, &object, second, size);
+		uint64_t sent = size;
+		for (uint64_t at = 0; sums && at < size; at += BLOCK) {
+			uint64_t bytes = ckpt_min_u64(BLOCK, size - at);
+			if (at != BLOCK && bytes == ckpt_min_u64(BLOCK, SIZE - at))
+				sent -= bytes;
+		}
+		assert_int_equal(rig->store->bytes_written, sent);
+		bucket_rig_free(rig);
+	}
+	free(first);
+	free(second);
+}
+
+/* One that fits into a part is one request, however short it is. */
+static void test_short_and_varied(void **state)
+{
+	struct bucket_rig *rig = fresh(true);
+	char *data = bucket_rig_bytes(BLOCK);
+	struct ckpt_object object = {.fd = -1};
+
+	(void)state;
+	assert_int_equal(resume_varied(rig, BLOCK, &object), 0);
+	write_varied(rig, &object, data, 100);
+	assert_int_equal(begun_uploads(rig), 0);
+	bucket_rig_free(rig);
+	free(data);
+}
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -395,6 +470,8 @@ int main(void)
 		cmocka_unit_test(test_going_on),
 		cmocka_unit_test(test_going_on_with_an_older_one),
 		cmocka_unit_test(test_an_upload_that_does_not_go),
+		cmocka_unit_test(test_several_contents),
+		cmocka_unit_test(test_short_and_varied),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
