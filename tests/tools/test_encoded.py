@@ -12,7 +12,16 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from s3_programs import FAILED, INCOMPLETE, USAGE, Bucket, files_of, same, same_anew
+from s3_programs import (
+    FAILED,
+    INCOMPLETE,
+    INTEGRITY,
+    USAGE,
+    Bucket,
+    files_of,
+    same,
+    same_anew,
+)
 from safetensors.torch import load_file
 
 import libckpt
@@ -228,3 +237,25 @@ def test_the_golden_store(here: Bucket, tmp_path: Path) -> None:
     plain = load_file(shard(out))
     for name, tensor in golden_state().items():
         assert torch.equal(bits(plain[name]), bits(tensor))
+
+
+def test_a_copy_that_was_cut_short(
+    here: Bucket, tmp_path: Path, plain: Path, encoded: Path
+) -> None:
+    """What is good of a plain file is kept, and only the other chunks are decoded: another one is bad."""
+    source, dest = tmp_path / "source", tmp_path / "dest"
+    shutil.copytree(encoded, source)
+    here.good("ckpt-restore", source, dest, "--plain")
+    next(dest.glob("g*/step-*/manifest.json")).unlink()
+    flip(shard(dest), -1)
+    flip(shard(source), 200_000)
+    assert here.run("ckpt-verify", source).returncode == INTEGRITY
+    here.good("ckpt-restore", source, dest, "--plain")
+    assert shard(dest).read_bytes() == shard(plain).read_bytes()
+    here.good("ckpt-verify", dest)
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)

@@ -79,10 +79,11 @@ static void start_copy(struct ckpt_step_copy *e)
 
 	ckpt_step_copy_init_copy(e);
 	e->patch = (struct ckpt_shard_read_patch){.store = shard->store,
-		.file = shard->cached.fd >= 0 ? &shard->cached : &shard->file,
+		.file = shard->cached.fd >= 0 && !shard->encoded ? &shard->cached : &shard->file,
+		.encoded = shard->encoded,
 		.chunks = &e->left_bad};
-	/* Single chunks are taken from a plain file alone. */
-	if (e->left.file.fd >= 0 && !shard->encoded) {
+	/* A file that is copied as it is has no chunks of the shard. */
+	if (e->left.file.fd >= 0 && !e->copy.view) {
 		e->copy.read.store = e->store;
 		e->copy.read.file = &e->left.file;
 		e->copy.read.encoded = e->left.encoded;
