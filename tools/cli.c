@@ -31,6 +31,7 @@ enum {
 	OPT_RANK,
 	OPT_WHOLE,
 	OPT_PLAIN,
+	OPT_ENCODING,
 	OPT_KEEP_LAST,
 	OPT_KEEP_EVERY,
 	OPT_GRACE,
@@ -52,6 +53,7 @@ static const struct option options[] = {
 	{"rank", required_argument, NULL, OPT_RANK},
 	{"whole", required_argument, NULL, OPT_WHOLE},
 	{"plain", no_argument, NULL, OPT_PLAIN},
+	{"encoding", required_argument, NULL, OPT_ENCODING},
 	{"keep-last", required_argument, NULL, OPT_KEEP_LAST},
 	{"keep-every", required_argument, NULL, OPT_KEEP_EVERY},
 	{"grace", required_argument, NULL, OPT_GRACE},
@@ -177,6 +179,15 @@ static bool parse_view(struct cli *cli, int option)
 	return true;
 }
 
+static bool parse_encoding(struct cli *cli, const char *text)
+{
+	bool compact = strcmp(text, "compact") == 0;
+
+	cli->has_encoding = compact || strcmp(text, "plain") == 0;
+	cli->encoding = compact ? CKPT_ENCODING_COMPACT : CKPT_ENCODING_PLAIN;
+	return cli->has_encoding;
+}
+
 /* The options of prune. */
 static bool parse_prune(struct cli *cli, int option)
 {
@@ -242,6 +253,9 @@ static bool parse_option(struct cli *cli, int option)
 	case OPT_PLAIN:
 		cli->plain = true;
 		return true;
+	case OPT_ENCODING:
+		return parse_encoding(cli, optarg) ||
+		       misused(program, "--encoding takes plain or compact", optarg);
 	case OPT_WORLD_SIZE:
 	case OPT_RANK:
 	case OPT_WHOLE:
@@ -294,6 +308,8 @@ static bool takes(const struct cli_program *program, int option)
 	case OPT_WHOLE:
 	case OPT_PLAIN:
 		return program->takes_consolidate;
+	case OPT_ENCODING:
+		return program->takes_encoding;
 	case OPT_KEEP_LAST:
 	case OPT_KEEP_EVERY:
 	case OPT_GRACE:

@@ -50,6 +50,7 @@ struct cli_program {
 	bool takes_prune;
 	bool takes_quick;
 	bool takes_stored;
+	bool takes_encoding;
 };
 
 /* "3", or "8-15": an inclusive range. */
@@ -88,6 +89,8 @@ struct cli {
 	uint64_t grace_s;
 	bool no_verify;
 	bool dry_run;
+	bool has_encoding;
+	uint32_t encoding;     /* enum ckpt_encoding */
 	uint64_t remote_every; /* upload only multiples of it to the second operand; 0: all steps */
 };
 
@@ -136,8 +139,8 @@ int cli_open_step(const struct cli *cli, struct ckpt_engine *engine, uint64_t st
 int cli_meta(const struct cli *cli, const struct ckpt_restore *restore, const char **ret_json,
 	size_t *ret_length);
 
-/* Opens the store (which must exist) for uploading; its remote store is the second operand. */
-int cli_open_remote(const struct cli *cli, struct ckpt_engine **ret_engine);
+/* Opens the store (which must exist) for writing; its remote store is the second operand, if there is one. */
+int cli_open_writer(const struct cli *cli, struct ckpt_engine **ret_engine);
 
 /* The number of the signal that was caught, or 0. */
 int cli_interrupted(void);
@@ -182,6 +185,7 @@ void cli_print_text(FILE *to, const char *text);
 int cmd_diff(int argc, char **argv, const char *name);
 int cmd_ls(int argc, char **argv, const char *name);
 int cmd_prune(int argc, char **argv, const char *name);
+int cmd_recode(int argc, char **argv, const char *name);
 int cmd_restore(int argc, char **argv, const char *name);
 int cmd_show(int argc, char **argv, const char *name);
 int cmd_upload(int argc, char **argv, const char *name);

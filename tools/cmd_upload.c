@@ -20,6 +20,9 @@ static const char help[] =
 	"finished the files of no rank for 30 seconds. Run the same command again to\n"
 	"continue.\n"
 	"\n"
+	"  --encoding plain|compact\n"
+	"                How shards are stored in REMOTE: as safetensors files, or\n"
+	"                compressed without loss. Default: as they are stored here.\n"
 	"  --json        Print one JSON object.\n"
 	"  --progress auto|always|never\n"
 	"                Show a progress bar. Default: if standard error is a terminal.\n"
@@ -127,12 +130,13 @@ static void say(const struct cli *cli, struct ckpt_engine *engine)
 int cmd_upload(int argc, char **argv, const char *name)
 {
 	const struct cli_program program = {.name = name,
-		.usage = "STORE [REMOTE] [--json] [-q]",
+		.usage = "STORE [REMOTE] [--encoding plain|compact] [--json] [-q]",
 		.help = help,
 		.operands = 1,
 		.operands_more = 1,
 		.takes_quiet = true,
-		.takes_progress = true};
+		.takes_progress = true,
+		.takes_encoding = true};
 	struct cli cli;
 	struct ckpt_remote_info info = {.size = sizeof(info)};
 	struct ckpt_engine *engine = NULL;
@@ -143,7 +147,7 @@ int cmd_upload(int argc, char **argv, const char *name)
 	exit_code = take_remote(&cli, &info);
 	if (exit_code)
 		return exit_code;
-	exit_code = cli_open_remote(&cli, &engine);
+	exit_code = cli_open_writer(&cli, &engine);
 	if (exit_code)
 		return exit_code;
 	int r = cli_wait_remote(&cli, engine);

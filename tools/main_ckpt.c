@@ -15,6 +15,7 @@ static const struct {
 	{"diff", "ckpt diff", cmd_diff, "compare two steps"},
 	{"verify", "ckpt verify", cmd_verify, "verify every chunk (same as ckpt-verify)"},
 	{"restore", "ckpt restore", cmd_restore, "copy and verify a step (same as ckpt-restore)"},
+	{"recode", "ckpt recode", cmd_recode, "store steps compressed, or plain again"},
 	{"upload", "ckpt upload", cmd_upload, "upload steps that the remote store does not have"},
 	{"prune", "ckpt prune", cmd_prune, "delete old steps from a bucket or shared directory"},
 };

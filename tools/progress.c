@@ -156,7 +156,15 @@ int cli_meta(const struct cli *cli, const struct ckpt_restore *restore, const ch
 	return r;
 }
 
-int cli_open_remote(const struct cli *cli, struct ckpt_engine **ret_engine)
+/* Without --encoding a step goes there as it is stored. */
+static uint32_t remote_encoding(const struct cli *cli)
+{
+	if (!cli->has_encoding || !cli->operand[1])
+		return CKPT_REMOTE_AS_STORED;
+	return cli->encoding == CKPT_ENCODING_COMPACT ? CKPT_REMOTE_COMPACT : CKPT_REMOTE_PLAIN;
+}
+
+int cli_open_writer(const struct cli *cli, struct ckpt_engine **ret_engine)
 {
 	struct ckpt_engine_opts opts = {.size = sizeof(opts),
 		.flags = CKPT_ENGINE_NO_IMPORT,
@@ -164,6 +172,7 @@ int cli_open_remote(const struct cli *cli, struct ckpt_engine **ret_engine)
 		.log_level = CKPT_LOG_WARN,
 		.remote = cli->operand[1],
 		.remote_every = cli->remote_every,
+		.remote_encoding = remote_encoding(cli),
 		.remote_tries = 1};
 
 	/* Opening it for writing would create it. */

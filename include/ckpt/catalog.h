@@ -213,6 +213,34 @@ CKPT_API int ckpt_export_opts_start(struct ckpt_engine *engine, uint64_t step, c
 CKPT_API int ckpt_export_existed(const struct ckpt_restore *restore);
 
 /*
+ * Starts to store the shards of one step in the other form, where they are: encoded (CKPT_ENCODING_COMPACT) or plain
+ * (CKPT_ENCODING_PLAIN). A shard that has the form already stays. Manifest and indexes keep their contents. Of each rank the
+ * new file is written beside the old one, synced, read back, decoded and compared with the digests, and only then the old
+ * one is removed. So the disk needs room for the largest shard of the step, and the step is whole at every moment. After
+ * an interruption the same call goes on with the ranks that are left. Ranks in the store of another node are left out.
+ *
+ * The engine must not be read only: so it holds the lock on the store, and no job does.
+ *
+ * The handle is a restore, as above. Errors of the call itself: -EINVAL, -ENOMEM, CKPT_EUNSUPPORTED (built without zstd). ckpt_restore_wait()
+ * returns -EROFS (the engine is read only), CKPT_EINTEGRITY and others (the step is damaged, and stays as it is), -ENOSPC,
+ * CKPT_EFENCED.
+ */
+CKPT_API int ckpt_recode_step_start(struct ckpt_engine *engine, uint64_t step, uint32_t encoding,
+	struct ckpt_restore **ret_restore);
+
+/* What was done. */
+struct ckpt_recode_info {
+	uint32_t size;         /* sizeof(struct ckpt_recode_info), set by the caller */
+	uint32_t ranks;        /* whose shards were stored again */
+	uint64_t bytes_before; /* of the shard files of all ranks that are here */
+	uint64_t bytes_after;  /* the same, of those that were reached */
+};
+
+/* Copies it to `ret_info`, after the end of the above; before, and of other handles, all is 0. Errors: -EINVAL. */
+CKPT_API int ckpt_recode_step_info(
+	const struct ckpt_restore *restore, struct ckpt_recode_info *ret_info);
+
+/*
  * Deletes a step: its manifest, then its shards. Returns when it is deleted. If every node has its own store, delete the
  * newest step on all of them: otherwise a node that has it copies its manifest back to the others.
  * Errors: -EBUSY (the step is open for reading on this machine, or is the only good step of the lineage, or this process

@@ -11,6 +11,7 @@
 #include "api/copyin.h"
 #include "base/alloc.h"
 #include "base/error.h"
+#include "config.h"
 #include "engine/gc/gc.h"
 #include "engine/runtime/commands.h"
 
@@ -273,6 +274,41 @@ int ckpt_export_opts_start(struct ckpt_engine *engine, uint64_t step, const char
 int ckpt_export_existed(const struct ckpt_restore *restore)
 {
 	return restore && ckpt_restore_existed(restore);
+}
+
+int ckpt_recode_step_start(struct ckpt_engine *engine, uint64_t step, uint32_t encoding,
+	struct ckpt_restore **ret_restore)
+{
+	struct ckpt_restore *restore;
+
+	if (encoding > CKPT_ENCODING_COMPACT)
+		return ckpt_fail(ckpt_error_here(), -EINVAL,
+			"encoding is %u: it must be an enum ckpt_encoding", encoding);
+	if (!CKPT_HAVE_CODEC)
+		return ckpt_fail(ckpt_error_here(), CKPT_EUNSUPPORTED,
+			"this library was built without zstd, and neither encodes nor decodes "
+			"shards");
+	int r = ckpt_api_restore_new(engine, step, CKPT_SINK_RECODE, &restore);
+	if (r < 0)
+		return r;
+	if (encoding == CKPT_ENCODING_COMPACT)
+		ckpt_restore_set_encodes(restore);
+	ckpt_restore_post_open(restore);
+	*ret_restore = restore;
+	return 0;
+}
+
+int ckpt_recode_step_info(const struct ckpt_restore *restore, struct ckpt_recode_info *ret_info)
+{
+	if (!restore)
+		return ckpt_fail(ckpt_error_here(), -EINVAL, "restore is NULL");
+	const struct ckpt_restore_recoded done = ckpt_restore_recoded(restore);
+	const struct ckpt_recode_info info = {.size = sizeof(info),
+		.ranks = done.ranks,
+		.bytes_before = done.bytes_before,
+		.bytes_after = done.bytes_after};
+
+	return ckpt_copy_out(ret_info, &info, sizeof(info), "ckpt_recode_info");
 }
 
 int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step)

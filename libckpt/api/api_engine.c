@@ -74,6 +74,14 @@ static int check_encoding(const struct ckpt_engine_opts *o)
 		return ckpt_fail(ckpt_error_here(), CKPT_EUNSUPPORTED,
 			"ckpt_engine_opts.encoding is CKPT_ENCODING_COMPACT: this library was "
 			"built without zstd, and stores shards plain only");
+	if (o->remote_encoding > CKPT_REMOTE_COMPACT)
+		return bad_option(
+			"remote_encoding", o->remote_encoding, "an enum ckpt_remote_encoding");
+	if (o->remote_encoding && !CKPT_HAVE_CODEC)
+		return ckpt_fail(ckpt_error_here(), CKPT_EUNSUPPORTED,
+			"ckpt_engine_opts.remote_encoding is %u: this library was built without "
+			"zstd, and neither encodes nor decodes shards",
+			o->remote_encoding);
 	return 0;
 }
 

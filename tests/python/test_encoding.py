@@ -3,6 +3,7 @@
 
 import copy
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -100,6 +101,42 @@ def test_other_values_are_refused(opened: Any) -> None:
     for encoding in ("zstd", "", None, 1):
         with pytest.raises((TypeError, ValueError), match="encoding"):
             opened({"x": 1}, encoding=encoding)
+        if encoding is not None:
+            with pytest.raises((TypeError, ValueError), match="remote_encoding"):
+                opened({"x": 1}, remote_encoding=encoding)
+
+
+@pytest.mark.parametrize("there", ["compact", "plain"])
+def test_another_form_in_the_remote_store(
+    opened: Any, store: Path, tmp_path: Path, there: Literal["compact", "plain"]
+) -> None:
+    """Plain here and compact there, or the other way round; what is lost here comes from there."""
+    here, forms = ("plain", ("safetensors", "encoded"))
+    if there == "plain":
+        here, forms = ("compact", ("encoded", "safetensors"))
+    remote = tmp_path / "remote"
+    run = Mixed(1)
+    run.step()
+    options: Any = {"encoding": here, "remote": remote, "remote_encoding": there}
+    ckpt = opened(run.state, pool_bytes=64 << 20, **options)
+    ckpt.save(1).wait("remote")
+    ckpt.close()
+    assert names(store, forms[0]) == names(remote, forms[1]) == ["step-0000000001"]
+    assert not names(store, forms[1])
+    assert not names(remote, forms[0])
+    encoded, plain = (
+        next(at.glob(f"g*/step-*/*.{form}")).stat().st_size
+        for form in ("encoded", "safetensors")
+        for at in (store, remote)
+        if names(at, form)
+    )
+    assert plain > 1.25 * encoded
+    shutil.rmtree(store)
+    again = Mixed(2)
+    ckpt = opened(again.state, pool_bytes=64 << 20, **options)
+    assert ckpt.resume() == 1
+    assert_same(again.snapshot(), run.snapshot())
+    ckpt.close()
 
 
 def save_and_resume(store: Path, encoding: Literal["plain", "compact"]) -> tuple[float, float]:

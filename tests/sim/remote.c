@@ -46,6 +46,9 @@ static int open_core(struct remote_proc *p)
 		.remote_grace_s = REMOTE_GRACE_S,
 		.save_timeout_ms = 40000,
 		.world = 1,
+		.encoders = world->encodes && sim_mix64(world->sim.seed + p->id) % 3 == 0 ? 2 : 0,
+		.remote_encoding =
+			world->encodes ? sim_mix64(world->sim.seed + p->id + 1000) % 3 : 0,
 		.read_only = p->kind != REMOTE_TRAIN};
 
 	remote_ranks_config(p, &config);
@@ -644,6 +647,7 @@ static void pick(struct remote *world)
 		world->remote_keep_every = sim_mix64(sim->seed + 37) % 3 ? 0 : 4;
 	}
 	world->latency_ns = sim_chance(sim, 2000) ? 2 * SECOND : 40 * MILLISECOND;
+	world->encodes = sim->seed / 1000000 == 75;
 	sim_shapes_pick(sim, world->shapes);
 	remote_ranks_pick(world);
 	add_home(world);

@@ -223,6 +223,7 @@ struct remote {
 	uint64_t remote_keep_last; /* 0: the training removes nothing in the bucket */
 	uint64_t remote_keep_every;
 	uint64_t latency_ns;
+	bool encodes; /* processes differ in how they store steps, here and in the bucket */
 	unsigned turns;
 	uint64_t time;
 	struct sim_shape shapes[SIM_SHAPES];

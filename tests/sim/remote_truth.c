@@ -256,6 +256,23 @@ static const struct rope *need_file(struct remote *world, const char *path, bool
 	return there;
 }
 
+/* It may be there in two forms, where it was sent by processes that differ. */
+static void check_shard(struct remote *world, const struct remote_record *r,
+	const struct ckpt_manifest_rank *rank, bool first)
+{
+	char plain[CKPT_PATH_MAX];
+	char encoded[CKPT_PATH_MAX];
+
+	ckpt_name_shard(plain, r->generation, r->step, rank->rank, rank->attempt);
+	ckpt_name_encoded(encoded, r->generation, r->step, rank->rank, rank->attempt);
+	bool is_encoded = remote_object(world, encoded) != NULL;
+
+	if (is_encoded)
+		(void)need_file(world, encoded, first);
+	if (!is_encoded || remote_object(world, plain))
+		(void)need_file(world, plain, first);
+}
+
 /* The files of one rank, as the manifest names them. */
 static void check_rank(struct remote *world, const struct remote_record *r,
 	const struct ckpt_manifest_rank *rank, bool first)
@@ -269,8 +286,7 @@ static void check_rank(struct remote *world, const struct remote_record *r,
 	if (index && !ckpt_digest_equal(&digest, &rank->index_digest))
 		sim_violation(&world->sim, "%s in the bucket has another digest", path);
 	free(bytes);
-	ckpt_name_shard(path, r->generation, r->step, rank->rank, rank->attempt);
-	(void)need_file(world, path, first);
+	check_shard(world, r, rank, first);
 }
 
 /* `first`: it has just come. */
@@ -592,6 +608,12 @@ static struct remote_part *find_part(struct remote_part *parts, uint64_t upload,
 	return NULL;
 }
 
+static bool has_sums(const struct remote_proc *p)
+{
+	return p->client.endpoint.tls &&
+	       !buckets_capabilities(p->world->front.buckets)->checksums_ignored;
+}
+
 /* What the server has, and has told a process, that one does not send again. Nodes may send one file side by side. */
 static void check_part(struct remote_proc *p, const struct s3_request *asked)
 {
@@ -609,6 +631,9 @@ static void check_part(struct remote_proc *p, const struct s3_request *asked)
 		told->by = p->id;
 		return;
 	}
+	/* Of an encoded shard a part is known to be the same by its sum alone. */
+	if (strstr(asked->key, ".encoded") && !has_sums(p))
+		return;
 	const struct remote_part *part =
 		find_part(world->parts, upload, (unsigned)strtoul(number, NULL, 10));
 	if (part->upload && told->upload && told->at > part->at && told->by == p->id)

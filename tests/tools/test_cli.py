@@ -381,9 +381,9 @@ def test_completion() -> None:
     """
     out = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == [
-        "ls show diff verify restore upload prune --help --version",
+        "ls show diff verify restore recode upload prune --help --version",
         "--step",
-        "--json --version --help",
+        "--stored --json --version --help",
         "--keep-last --keep-every",
         "--world-size --whole",
     ]

@@ -8,7 +8,8 @@ _ckpt() {
 	ckpt:ls) options="--stored --json --version --help" ;;
 	ckpt:show) options="--step --stored --json --quiet --version --help" ;;
 	ckpt:diff) options="--step --with --structure --json --progress --quiet --version --help" ;;
-	ckpt:upload) options="--json --progress --quiet --version --help" ;;
+	ckpt:recode) options="--encoding --step --json --progress --quiet --version --help" ;;
+	ckpt:upload) options="--encoding --json --progress --quiet --version --help" ;;
 	ckpt:prune) options="--keep-last --keep-every --grace --no-verify --dry-run --json --progress --quiet --version --help" ;;
 	esac
 	case ${COMP_WORDS[0]##*/}:${COMP_WORDS[1]} in
@@ -28,13 +29,17 @@ _ckpt() {
 		mapfile -t COMPREPLY < <(compgen -W "latest latest~1" -- "$current")
 		return
 		;;
+	--encoding)
+		mapfile -t COMPREPLY < <(compgen -W "plain compact" -- "$current")
+		return
+		;;
 	--progress)
 		mapfile -t COMPREPLY < <(compgen -W "auto always never" -- "$current")
 		return
 		;;
 	esac
 	if [[ ${COMP_WORDS[0]##*/} == ckpt && $COMP_CWORD == 1 ]]; then
-		mapfile -t COMPREPLY < <(compgen -W "ls show diff verify restore upload prune --help --version" -- "$current")
+		mapfile -t COMPREPLY < <(compgen -W "ls show diff verify restore recode upload prune --help --version" -- "$current")
 	elif [[ $current == -* ]]; then
 		mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
 	else

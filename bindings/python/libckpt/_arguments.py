@@ -36,6 +36,13 @@ def stored(encoding: str, replicas: str) -> dict[str, Any]:
     }
 
 
+def stored_there(encoding: str | None) -> dict[str, Any]:
+    """How a step is stored in the remote store."""
+    if encoding is not None:
+        one_of("remote_encoding", encoding, ("plain", "compact"))
+    return {"remote_encoding": encoding}
+
+
 def remote_options(
     remote: str | os.PathLike[str] | None,
     every: int | None,

@@ -28,6 +28,7 @@ from ._arguments import (
     retention,
     seconds,
     stored,
+    stored_there,
     ways,
 )
 from ._calls import check
@@ -114,6 +115,9 @@ class Checkpointer:
     remote_grace: seconds between the marking of a remote step and its removal, so that readers can
         finish. At least 600 if other jobs remove steps there, too. If the job ends sooner, the next
         start removes the step.
+    remote_encoding: how tensors are stored in the remote store, "plain" or "compact" as for
+        `encoding`. "compact" encodes plain files in the background when they are copied. None: as
+        in the local store.
     drain_timeout: seconds that close() waits for copies to the remote store. If some are not
         complete, a warning counts them, and the next start of the job continues. After an exception
         in the `with` block, close() waits at most 10 seconds.
@@ -194,6 +198,12 @@ class Checkpointer:
     #: settings in it that a resumed step did not have, and that the program has kept
     _kept: frozenset[Path] = frozenset()
 
+    #: failures in a row
+    _streak = 0
+
+    #: the log has said what eager=None has chosen
+    _said_eager = False
+
     #: the save of the state that was started last, or the step that was resumed since
     _last: Save | None = None
 
@@ -218,6 +228,7 @@ class Checkpointer:
         remote_keep_last: int | None = None,
         remote_keep_every: int | None = None,
         remote_grace: int = 1800,
+        remote_encoding: Literal["plain", "compact"] | None = None,
         drain_timeout: float = 300.0,
         new_start: bool = False,
         eager: bool | None = None,
@@ -238,7 +249,7 @@ class Checkpointer:
             self._every, self._on_error = count("every", every, 1), policy(on_error)
             options = Options(
                 **ways(pool_bytes, io, busy, save_timeout) | stored(encoding, replicas),
-                **retention("", keep_last, keep_every),
+                **retention("", keep_last, keep_every) | stored_there(remote_encoding),
                 **origin(new_start, node_store, lost_nodes),
                 **remote_options(remote, remote_every, remote_bytes_per_s, remote_grace),
                 **retention("remote_", remote_keep_last, remote_keep_every),
@@ -251,8 +262,7 @@ class Checkpointer:
         except BaseException as error:  # the other ranks wait for this one
             refuse(path, distributed, error, node_store=bool(node_store))
             raise
-        self._progress, self._allow_pickle = progress, allow_pickle
-        self._streak, self._said_eager, self._looks = 0, False, Looks()
+        self._progress, self._allow_pickle, self._looks = progress, allow_pickle, Looks()
         #: the state to save and resume. It may be replaced by another dict.
         self.state = state
         ranks = join(directory, distributed, options)

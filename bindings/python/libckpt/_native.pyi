@@ -46,6 +46,9 @@ class _Lib:
     CKPT_REPLICAS_WARN: int
     CKPT_ENCODING_PLAIN: int
     CKPT_ENCODING_COMPACT: int
+    CKPT_REMOTE_AS_STORED: int
+    CKPT_REMOTE_PLAIN: int
+    CKPT_REMOTE_COMPACT: int
     CKPT_OWN_NONE: int
     CKPT_OWN_UNKNOWN: int
     CKPT_OWN_DIFFERS: int
@@ -211,6 +214,10 @@ class _Lib:
         self, engine: _CData, step: int, dest: bytes, opts: _CData, ret: _CData
     ) -> int: ...
     def ckpt_export_existed(self, restore: _CData) -> int: ...
+    def ckpt_recode_step_start(
+        self, engine: _CData, step: int, encoding: int, ret: _CData
+    ) -> int: ...
+    def ckpt_recode_step_info(self, restore: _CData, info: _CData) -> int: ...
     def ckpt_catalog_remove(self, engine: _CData, step: int) -> int: ...
 
 ffi: _FFI

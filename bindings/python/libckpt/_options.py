@@ -42,11 +42,19 @@ class Options(NamedTuple):
     replicas: str = "check"
     #: how tensors are stored
     encoding: str = "plain"
+    #: the same in the remote store; None: as they are here
+    remote_encoding: str | None = None
 
 
 _REPLICAS = {"check": lib.CKPT_REPLICAS_CHECK, "warn": lib.CKPT_REPLICAS_WARN}
 
 _ENCODINGS = {"plain": lib.CKPT_ENCODING_PLAIN, "compact": lib.CKPT_ENCODING_COMPACT}
+
+_REMOTE_ENCODINGS = {
+    None: lib.CKPT_REMOTE_AS_STORED,
+    "plain": lib.CKPT_REMOTE_PLAIN,
+    "compact": lib.CKPT_REMOTE_COMPACT,
+}
 
 _IO = {"auto": lib.CKPT_IO_AUTO, "uring": lib.CKPT_IO_URING, "threads": lib.CKPT_IO_THREADS}
 
@@ -77,6 +85,7 @@ def engine_opts(options: Options) -> Any:
     opts.remote_grace_s = options.remote_grace
     opts.replicas = _REPLICAS[options.replicas]
     opts.encoding = _ENCODINGS[options.encoding]
+    opts.remote_encoding = _REMOTE_ENCODINGS[options.remote_encoding]
     opts.cuda_major = cuda_major()
     opts.log_level = lib.CKPT_LOG_DEBUG if options.debug else lib.CKPT_LOG_INFO
     return opts

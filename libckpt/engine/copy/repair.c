@@ -550,7 +550,7 @@ void ckpt_repairer_start(struct ckpt_repairer *repairer)
 void ckpt_repairer_wake(struct ckpt_repairer *repairer)
 {
 	ckpt_task_wake(&repairer->fetch.task);
-	ckpt_task_wake(&repairer->copy.fetch.task);
+	ckpt_shard_copy_wake(&repairer->copy);
 }
 
 void ckpt_repairer_tell(const struct ckpt_repairer *repairer, struct ckpt_error *found)

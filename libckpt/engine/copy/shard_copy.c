@@ -22,7 +22,10 @@ static const struct ckpt_layout *layout_of(const struct ckpt_shard_copy *c)
 
 uint64_t ckpt_shard_copy_bytes(const struct ckpt_shard_copy *copy)
 {
-	return layout_of(copy)->bytes;
+	if (!copy->encodes)
+		return layout_of(copy)->bytes;
+	return copy->encode.bytes > 0 ? copy->encode.bytes
+				      : ckpt_shard_encode_room(layout_of(copy));
 }
 
 static void start_read(struct ckpt_shard_copy *c)
@@ -41,7 +44,30 @@ static void start_read(struct ckpt_shard_copy *c)
 	c->read.dest_file = &c->file;
 	c->read.unit = c->op.unit;
 	c->read.waiter = &c->task;
-	ckpt_shard_read_start(&c->fetch, &c->read);
+	if (c->encodes)
+		ckpt_shard_encode_start(&c->encode, &c->read);
+	else
+		ckpt_shard_read_start(&c->fetch, &c->read);
+}
+
+/* One of them ran. */
+static bool has_read(const struct ckpt_shard_copy *c)
+{
+	return c->encodes ? c->encode.task.finished : c->fetch.task.finished;
+}
+
+static int read_result(const struct ckpt_shard_copy *c)
+{
+	return c->encodes ? c->encode.task.result : c->fetch.task.result;
+}
+
+/* A plain shard has one content. Of an encoded one others may have been begun there under the same name. */
+static void create(struct ckpt_shard_copy *c, const char *path)
+{
+	bool encoded = c->view || c->encodes;
+
+	(encoded ? ckpt_store_resume_varied : ckpt_store_resume)(c->dest, &c->op, path,
+		ckpt_align_up(ckpt_shard_copy_bytes(c), c->dest->align), &c->file);
 }
 
 /* Gaps in an encoded file are not read, and count all the same. */
@@ -67,18 +93,17 @@ static int shard_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_name_rank_file(path, c->shard->generation, c->shard->step, c->shard->rank->rank,
-		c->view ? CKPT_RANK_ENCODED : CKPT_RANK_SHARD, c->attempt);
-	ckpt_store_resume(c->dest, &c->op, path,
-		ckpt_align_up(ckpt_shard_copy_bytes(c), c->dest->align), &c->file);
+		c->view || c->encodes ? CKPT_RANK_ENCODED : CKPT_RANK_SHARD, c->attempt);
+	create(c, path);
 	CKPT_AWAIT(task, c->op.done);
 	c->made = c->op.result >= 0;
 	r = trouble(c, "create");
 	if (r < 0)
 		return r;
 	start_read(c);
-	CKPT_AWAIT(task, c->fetch.task.finished);
-	if (c->fetch.task.result < 0)
-		return c->fetch.task.result;
+	CKPT_AWAIT(task, has_read(c));
+	if (read_result(c) < 0)
+		return read_result(c);
 	count_all(c);
 	ckpt_store_seal(c->dest, &c->op, &c->file, ckpt_shard_copy_bytes(c));
 	CKPT_AWAIT(task, c->op.done);
@@ -204,7 +229,7 @@ static void start(struct ckpt_shard_copy *c, ckpt_task_fn *body)
 
 void ckpt_shard_copy_start(struct ckpt_shard_copy *copy)
 {
-	ckpt_shard_read_clear(&copy->fetch);
+	ckpt_shard_copy_clear(copy);
 	copy->file.fd = -1;
 	copy->made = false;
 	copy->index_tried = false;
@@ -245,13 +270,22 @@ bool ckpt_shard_copy_is_taken(const struct ckpt_rank_files *there, uint32_t rank
 
 bool ckpt_shard_copy_has_bad_source(const struct ckpt_shard_copy *copy)
 {
+	if (copy->encodes)
+		return copy->encode.code_read && ckpt_shard_is_bad_copy(copy->encode.code);
 	const struct ckpt_object *bad = ckpt_shard_read_bad_file(&copy->fetch);
 
 	return bad && (bad == &copy->shard->file || bad == &copy->shard->cached) &&
 	       ckpt_shard_is_bad_copy(copy->fetch.code);
 }
 
+void ckpt_shard_copy_wake(struct ckpt_shard_copy *copy)
+{
+	ckpt_task_wake(&copy->fetch.task);
+	ckpt_task_wake(&copy->encode.task);
+}
+
 void ckpt_shard_copy_clear(struct ckpt_shard_copy *copy)
 {
 	ckpt_shard_read_clear(&copy->fetch);
+	ckpt_shard_encode_clear(&copy->encode);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rank's files on their way into a store, for export, upload and repair: a new shard, of which every chunk is
- * verified before it is written; then its index, which says that the shard is whole.
+ * One rank's files on their way into a store, for export, upload, repair and recode: a new shard, of which every chunk
+ * is verified before it is written; then its index, which says that the shard is whole.
  */
 #ifndef CKPT_ENGINE_COPY_SHARD_COPY_H
 #define CKPT_ENGINE_COPY_SHARD_COPY_H
 
+#include "engine/copy/shard_encode.h"
 #include "engine/lineage/rank_files.h"
 #include "engine/shard/read.h"
 #include "engine/shard/shard.h"
@@ -21,6 +22,7 @@ struct ckpt_shard_copy {
 	struct ckpt_shard_read_config read;
 	const struct ckpt_stored_view
 		*view; /* `file` is encoded, and is copied as it is; NULL: the new shard is plain */
+	bool encodes;  /* `file` is plain, and the new shard is encoded */
 	const int *stop; /* not 0: `dest` gives up what it waits for; NULL: it does not */
 	bool syncs;      /* the name of the shard is durable before its index is there */
 	bool fresh;      /* the rank has files there: the new ones get an attempt of their own */
@@ -33,6 +35,7 @@ struct ckpt_shard_copy {
 	bool made;        /* it was created */
 	bool index_tried; /* its index may be there */
 	struct ckpt_shard_read fetch;
+	struct ckpt_shard_encode encode; /* with `encodes`, in the place of `fetch` */
 
 	/* Its own. */
 	struct ckpt_store_op op;
@@ -61,7 +64,9 @@ void ckpt_shard_copy_start_undo(struct ckpt_shard_copy *copy);
  */
 void ckpt_shard_copy_start_clean(struct ckpt_shard_copy *copy, const struct ckpt_rank_files *there);
 
-/* Bytes of the new shard. */
+/* Has it look at `stop`. */
+void ckpt_shard_copy_wake(struct ckpt_shard_copy *copy);
+/* Bytes of the new file; of one that is being encoded the most that they can be. */
 uint64_t ckpt_shard_copy_bytes(const struct ckpt_shard_copy *copy);
 /* Whether `there` has any file of the rank. */
 bool ckpt_shard_copy_is_taken(const struct ckpt_rank_files *there, uint32_t rank);

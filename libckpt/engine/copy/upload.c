@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <ckpt/engine.h>
 
 #include "base/alloc.h"
 #include "base/error.h"
@@ -195,12 +196,19 @@ static const struct ckpt_staged_shard *left_of(const struct ckpt_upload *u)
 		       : NULL;
 }
 
+/* Whether what is sent has that form, however the file here is stored. */
+static bool goes(const struct ckpt_upload *u, enum ckpt_remote_encoding form)
+{
+	return u->core->config.remote_encoding == (uint32_t)form;
+}
+
 static void start_copy(struct ckpt_upload *u)
 {
 	bool bucket = u->core->parts.remote.bucket;
 
 	u->copy.shard = &u->shard;
-	u->copy.view = u->shard.encoded ? &u->shard.view : NULL;
+	u->copy.view = u->shard.encoded && !goes(u, CKPT_REMOTE_PLAIN) ? &u->shard.view : NULL;
+	u->copy.encodes = !u->shard.encoded && goes(u, CKPT_REMOTE_COMPACT);
 	u->copy.dest = u->dest;
 	u->copy.read = (struct ckpt_shard_read_config){.core = u->core,
 		.file = &u->shard.file,

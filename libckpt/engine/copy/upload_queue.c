@@ -433,7 +433,7 @@ void ckpt_upload_queue_stop(struct ckpt_core *core)
 		return;
 	ckpt_remote_gc_stop(core);
 	u->stop = CKPT_ECLOSED;
-	ckpt_task_wake(&u->upload.copy.fetch.task);
+	ckpt_shard_copy_wake(&u->upload.copy);
 	wake(u);
 }
 

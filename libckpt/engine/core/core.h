@@ -83,6 +83,7 @@ struct ckpt_core_config {
 	uint32_t decoders;     /* that read encoded shards; 0: CKPT_DECODERS_MAX */
 	uint64_t stored_bytes; /* of encoded shards that reads hold at once; 0: as much as usual */
 	uint32_t encoders;     /* shards are stored encoded, with so many encoders; 0: plain */
+	uint32_t remote_encoding;           /* enum ckpt_remote_encoding */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };

@@ -134,7 +134,8 @@ void ckpt_restore_attempt_start(struct ckpt_restore *restore)
 bool ckpt_restore_attempt_again(const struct ckpt_restore *restore)
 {
 	/* With other ranks, all hear that the step is gone and ask again; so does the caller of an export. */
-	bool alone = !restore->ranks && restore->sink != CKPT_SINK_STORE;
+	bool alone = !restore->ranks && restore->sink != CKPT_SINK_STORE &&
+		     restore->sink != CKPT_SINK_RECODE;
 	bool opened = ckpt_latch_get((struct ckpt_latch *)&restore->latch) & CKPT_DONE_OPENED;
 
 	return restore->presence.gone && alone && !opened && !restore->stop &&

@@ -43,7 +43,8 @@ static void halt(struct ckpt_restore *r, int code)
 	ckpt_task_wake(&r->pick.task);
 	ckpt_task_wake(&r->fetch.task);
 	ckpt_task_wake(&r->step_copy.look.task);
-	ckpt_task_wake(&r->step_copy.copy.fetch.task);
+	ckpt_shard_copy_wake(&r->step_copy.copy);
+	ckpt_recode_wake(&r->recode);
 	ckpt_task_wake(&r->sink_task);
 	if (r->ranks)
 		ckpt_task_wake(&r->ranks->call.task);

@@ -114,6 +114,12 @@ int ckpt_restore_set_near(struct ckpt_restore *restore, const struct ckpt_restor
 	return near->count > 0 ? ckpt_rankset_set(&restore->near, near->ranks, near->count) : 0;
 }
 
+void ckpt_restore_set_encodes(struct ckpt_restore *restore)
+{
+	CKPT_ASSERT(restore->sink == CKPT_SINK_RECODE);
+	restore->recode.encodes = true;
+}
+
 void ckpt_restore_set_quick(struct ckpt_restore *restore)
 {
 	CKPT_ASSERT(restore->sink == CKPT_SINK_NONE);
@@ -473,6 +479,15 @@ bool ckpt_restore_agreed(const struct ckpt_restore *restore)
 bool ckpt_restore_has_targets(const struct ckpt_restore *restore)
 {
 	return restore->sink == CKPT_SINK_MEMORY;
+}
+
+struct ckpt_restore_recoded ckpt_restore_recoded(const struct ckpt_restore *restore)
+{
+	if (!answered(restore, CKPT_DONE_END))
+		return (struct ckpt_restore_recoded){0};
+	return (struct ckpt_restore_recoded){.ranks = restore->recode.ranks,
+		.bytes_before = restore->recode.bytes_before,
+		.bytes_after = restore->recode.bytes_after};
 }
 
 bool ckpt_restore_existed(const struct ckpt_restore *restore)

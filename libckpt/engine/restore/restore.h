@@ -17,6 +17,7 @@ enum ckpt_restore_sink {
 	CKPT_SINK_MEMORY = 1, /* bound targets */
 	CKPT_SINK_NONE,       /* verification: all findings are kept */
 	CKPT_SINK_STORE,      /* export */
+	CKPT_SINK_RECODE,     /* the shards are stored in the other form, where they are */
 };
 
 struct ckpt_restore;
@@ -42,6 +43,16 @@ int ckpt_restore_set_dest(struct ckpt_restore *restore, const struct ckpt_core_p
 int ckpt_restore_set_dest_ranks(struct ckpt_restore *restore, const uint32_t *ranks, size_t count);
 /* Sink STORE, before post_open: encoded shards are decoded, and stored plain. */
 void ckpt_restore_set_dest_plain(struct ckpt_restore *restore);
+
+/* Sink RECODE, before post_open: shards become encoded; without it they become plain. */
+void ckpt_restore_set_encodes(struct ckpt_restore *restore);
+/* The same, after END: what was done. */
+struct ckpt_restore_recoded {
+	uint32_t ranks;        /* that were stored again */
+	uint64_t bytes_before; /* of the shard files of all ranks */
+	uint64_t bytes_after;
+};
+struct ckpt_restore_recoded ckpt_restore_recoded(const struct ckpt_restore *restore);
 
 /* The ranks on one node of a job of `world` ranks, which have their own store. */
 struct ckpt_restore_near {

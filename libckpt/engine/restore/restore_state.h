@@ -4,6 +4,7 @@
 #define CKPT_ENGINE_RESTORE_RESTORE_STATE_H
 
 #include <stdatomic.h>
+#include "engine/copy/recode.h"
 #include "engine/copy/repair.h"
 #include "engine/copy/step_copy.h"
 #include "engine/core/rankset.h"
@@ -108,7 +109,8 @@ struct ckpt_restore {
 	struct ckpt_shard shard;
 	struct ckpt_shard_read fetch;
 	struct ckpt_step_copy step_copy;
-	struct ckpt_shard_location elsewhere;    /* of a verification or an export */
+	struct ckpt_recode recode;
+	struct ckpt_shard_location elsewhere;    /* of a verification, an export or a recode */
 	struct ckpt_catalog_map_reader *catalog; /* the same; NULL: the manifest names no catalog */
 	/* Of a verification: compares an index with the catalog. */
 	struct ckpt_job compare_job;

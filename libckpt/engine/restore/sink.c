@@ -469,5 +469,7 @@ ckpt_task_fn *ckpt_sink_of(enum ckpt_restore_sink sink)
 {
 	if (sink == CKPT_SINK_MEMORY)
 		return memory_body;
+	if (sink == CKPT_SINK_RECODE)
+		return ckpt_sink_recode_body;
 	return sink == CKPT_SINK_NONE ? verify_body : ckpt_sink_export_body;
 }

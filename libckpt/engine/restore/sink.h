@@ -29,5 +29,7 @@ bool ckpt_sink_passed(struct ckpt_restore *r, const struct ckpt_task *part);
 
 /* restore/sink_export.c: the sink that is another store. */
 ckpt_task_fn ckpt_sink_export_body;
+/* restore/sink_recode.c: the sink that is the same store. */
+ckpt_task_fn ckpt_sink_recode_body;
 
 #endif

@@ -209,7 +209,8 @@ static int open_core(
 		.node_leader = opts->node_leader,
 		.tolerant = opts->replicas == CKPT_REPLICAS_WARN,
 		.decoders = ckpt_env_os_threads(engine->env),
-		.encoders = encoders_of(opts)};
+		.encoders = encoders_of(opts),
+		.remote_encoding = opts->remote_encoding};
 
 	if (opts->session)
 		(void)snprintf(config.session, sizeof(config.session), "%s", opts->session);

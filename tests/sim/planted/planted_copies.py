@@ -10,6 +10,10 @@ SENDING = "tests/unit/engine/test_sending"
 UPLOAD = "tests/unit/engine/test_upload"
 # Two tiers that are both damaged.
 MENDING = "tests/unit/engine/test_repair"
+# Steps that are stored in another form, where they are and in the remote store.
+RECODE = "tests/unit/engine/test_recode"
+ENCODING = "tests/unit/engine/test_remote_encoding"
+CHECKSUM = "tests/unit/store/test_store_s3_checksum"
 
 COPIES = [
     Planted(
@@ -135,4 +139,26 @@ COPIES = [
         "\treturn r == 0 && newest <= known;\n",
         "\treturn r == 0;\n",
         "a job that was taken over removes no files", MENDING),
+    Planted(
+        "recode-does-not-read-back", "libckpt/engine/copy/recode.c",
+        "\tif (c->bad.count > 0)\n",
+        "\tif (false)\n",
+        "the only good file of a rank goes when the new one has been read back", RECODE),
+    Planted(
+        "recode-removes-before-it-publishes", "libckpt/engine/copy/recode.c",
+        "\treturn ckpt_task_continue(task, publish_body);\n",
+        "\tckpt_shard_copy_start_clean(&c->copy, &c->elsewhere->lister.files);\n"
+        "\tCKPT_AWAIT(task, c->copy.task.finished);\n"
+        "\treturn ckpt_task_continue(task, publish_body);\n",
+        "a rank has an index and a shard at every moment", RECODE),
+    Planted(
+        "upload-encodes-what-is-bad", "libckpt/engine/copy/shard_encode.c",
+        "\tif (!ckpt_digest_equal(&digest, &c->digest))\n",
+        "\tif (false)\n",
+        "a chunk is compared with its digest before it is encoded", ENCODING),
+    Planted(
+        "upload-mixes-contents", "libckpt/store/store_s3_file.c",
+        "\tif (part->crc32c == work->crc32c)\n",
+        "\tif (true)\n",
+        "a part of another content becomes no part of an object", CHECKSUM),
 ]

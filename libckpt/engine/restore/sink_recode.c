@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step that was picked, stored in the other form where it is. */
+#include "engine/restore/sink.h"
+
+#include <errno.h>
+
+#include "base/error.h"
+
+static void start_recode(struct ckpt_restore *r)
+{
+	r->recode.core = r->core;
+	r->recode.pick = &r->pick;
+	r->recode.elsewhere = &r->elsewhere;
+	r->recode.stop = &r->stop;
+	r->recode.err = &r->why;
+	r->recode.counter = &r->bytes_done;
+	r->recode.waiter = &r->sink_task;
+	ckpt_recode_start(&r->recode);
+}
+
+int ckpt_sink_recode_body(struct ckpt_task *task)
+{
+	struct ckpt_restore *r = ckpt_sink_restore(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (r->core->config.read_only)
+		return ckpt_fail(
+			&r->why, -EROFS, "the store %s was opened read only", r->core->parts.label);
+	ckpt_sink_start_elsewhere(r);
+	CKPT_AWAIT(task, r->elsewhere.task.finished);
+	if (!ckpt_sink_passed(r, &r->elsewhere.task) || r->stop)
+		return r->stop ? r->stop : r->code;
+	ckpt_sink_count_all(r);
+	start_recode(r);
+	CKPT_AWAIT(task, r->recode.task.finished);
+	return r->recode.task.result;
+	CKPT_TASK_END(task);
+}
