@@ -239,9 +239,10 @@ static int judge_balance(struct ckpt_save *save)
 		return 0;
 	return ckpt_fail_at(&save->work, CKPT_EMISMATCH, &(struct ckpt_where){.tier = "local"},
 		"step %llu fails on all ranks, because it would lack a tensor: of those that "
-		"several ranks hold and one of them saves, some of these ranks lack one, or have "
-		"it with another type or shape%s%s%s; give the ranks of a mesh the same tensors, "
-		"and mark what is a rank's own (in Python: per_rank= of the Checkpointer)",
+		"several ranks hold and one of them saves, some of these ranks lack one, have it "
+		"with another type or shape, or see other ranks as holders%s%s%s; give the ranks "
+		"of a mesh the same tensors, and mark what is a rank's own (in Python: per_rank= "
+		"of the Checkpointer)",
 		(unsigned long long)save->step, *differ ? " (" : "", differ, *differ ? ")" : "");
 }
 
