@@ -2,15 +2,16 @@
 /*
  * One round of three ranks: who may say that it went well, and what each of them takes for the outcome. Ranks fail before
  * or after they have put their value, die, and come to their deadline at any moment; what they put is lost, comes late, or
- * is done without an answer; the exchange dies.
+ * is done without an answer; the exchange dies. Rank 0 may work with the values of all for as long as it likes before it puts
+ * the outcome.
  *
  * What stands for what:
- *   Rank     round_body, settle_body, read_body, limit_fired, ckpt_round_put (ranks/round.c), with the rule of receive() that
- *            only a rank that has passed takes a success (restore/vote.c)
+ *   Rank     round_body, settle_body, read_body, limit_fired, ckpt_round_put, ckpt_round_release (ranks/round.c), with the
+ *            rule of receive() that only a rank that has passed takes a success (restore/vote.c, lineage/open_sync.c)
  *   Network  what a request for the outcome's key does there, whenever it arrives, and however often
  *
  * A value of a rank is put by one step, as it is the same each time. Left out: values that are not of this round, used
- * sessions (claim of the first word in lineage/open.c), and that a rank drops its value when it has the outcome.
+ * sessions (ckpt_open_hello_body in lineage/opener.c), and that a rank drops its value when it has the outcome.
  */
 #define RANKS 3
 #define NONE  0
@@ -63,6 +64,7 @@ inline settle(n, failed)
 proctype Rank(byte n)
 {
 	bool failed;
+	bool complete; /* rank 0 has the values of all */
 	byte putting;
 
 	do
@@ -79,19 +81,14 @@ proctype Rank(byte n)
 		receive(n, WELL)
 #endif
 	   }
-	:: d_step {
-		n == 0 && passed[0] && !failed && putting == NONE ->
 #ifndef DECIDE_EARLY
-		/* It has asked for them. */
-		if
-		:: up && value[1] && value[2] -> putting = WELL
-		:: else
-		fi;
+	/* It has asked for them. */
+	:: d_step { n == 0 && passed[0] && !complete && up && value[1] && value[2] -> complete = true }
 #else
-		putting = WELL;
+	:: d_step { n == 0 && passed[0] && !complete -> complete = true }
 #endif
-		sent[putting] = (putting != NONE && SENDS)
-	   }
+	/* It is not held any more, and has not failed. */
+	:: d_step { complete && !failed && putting == NONE -> putting = WELL; sent[WELL] = SENDS }
 	/* Instead of what it was putting: that may be on its way all the same. */
 	:: d_step { failed && putting < FAIL -> putting = FAIL + n; sent[putting] = SENDS }
 	/* It is answered, finds another outcome, or hears of it. */
@@ -99,7 +96,7 @@ proctype Rank(byte n)
 	:: d_step { failed -> receive(n, ALONE) }
 	od;
 	/* The dead know nothing. */
-	atomic { failed = false; putting = NONE }
+	atomic { failed = false; complete = false; putting = NONE }
 }
 
 #ifdef PUT_TWICE

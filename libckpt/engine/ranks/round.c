@@ -28,7 +28,7 @@ static uint64_t now_ns(const struct ckpt_round *round)
 	return ckpt_env_now(round->core->parts.env);
 }
 
-/* How long a failure is put, so that the others receive it before their own deadline. */
+/* How long a failure is put: the others receive it before their own deadline, and its caller waits no longer. */
 static uint64_t put_ns(const struct ckpt_core *core)
 {
 	return ckpt_min_u64(timeout_ns(core) / 8, PUT_MAX_NS);
@@ -40,11 +40,16 @@ static uint64_t limit_ns(const struct ckpt_core *core)
 	return put_ns(core) / 2 * 3;
 }
 
-uint64_t ckpt_round_deadline(const struct ckpt_core *core)
+uint64_t ckpt_round_deadline_within(const struct ckpt_core *core, uint64_t within_ns)
 {
 	uint64_t eighths = core->config.rank == 0 ? 6 : 7;
 
-	return ckpt_env_now(core->parts.env) + timeout_ns(core) / 8 * eighths - put_ns(core) / 2;
+	return ckpt_env_now(core->parts.env) + within_ns / 8 * eighths - put_ns(core) / 2;
+}
+
+uint64_t ckpt_round_deadline(const struct ckpt_core *core)
+{
+	return ckpt_round_deadline_within(core, timeout_ns(core));
 }
 
 static void end(struct ckpt_round *round)
@@ -231,8 +236,7 @@ static int late(struct ckpt_round *round)
 		return ckpt_fail(&round->why, -ETIMEDOUT,
 			"the ranks of %s do not reach each other: %s", round->core->parts.label,
 			round->call.why.message);
-	if (round->missing > 0)
-		list_missing(round, missing, sizeof(missing));
+	list_missing(round, missing, sizeof(missing));
 	round->ops->late(round, missing);
 	return -ETIMEDOUT;
 }
@@ -320,21 +324,34 @@ static int settle_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* Rank 0: nothing is missing that a success needs. */
+static bool has_all(const struct ckpt_round *round)
+{
+	return round->core->config.rank == 0 && round->ready && round->missing == 0;
+}
+
 static int round_body(struct ckpt_task *task)
 {
 	struct ckpt_round *round = round_of(task);
-	const struct ckpt_core_config *config = &round->core->config;
-	bool leads = config->rank == 0;
+	const uint32_t rank = round->core->config.rank;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
 	/* Whoever has ended it alone puts its failure all the same: others may wait for long. */
 	while (!round->decided || round->alone) {
 		round->interrupt = 0;
-		if (round->failed || (leads && round->ready && round->missing == 0))
+		if (round->failed || (has_all(round) && !round->held))
 			return ckpt_task_continue(task, settle_body);
-		if (!leads && round->ready && !round->put) {
-			prepare(round, &round->interrupt, round->deadline_ns, config->rank);
+		if (has_all(round)) {
+			/* The exchange has answered: what takes long now is the owner's work. */
+			ckpt_core_timer_clear(round->core, &round->limit);
+			ckpt_task_wake(round->waiter);
+			CKPT_AWAIT(task, round->failed || !round->held);
+			set_limit(round, round->deadline_ns);
+			continue;
+		}
+		if (rank > 0 && round->ready && !round->put) {
+			prepare(round, &round->interrupt, round->deadline_ns, rank);
 			r = put(round);
 			if (r == 0) {
 				CKPT_AWAIT(task, round->call.task.finished);
@@ -354,7 +371,7 @@ static int round_body(struct ckpt_task *task)
 	}
 	/* All values are with rank 0. After a failure it may still ask for this one, and must not miss it. */
 	if (round->put && round->well) {
-		prepare(round, &round->never, now_ns(round) + put_ns(round->core), config->rank);
+		prepare(round, &round->never, now_ns(round) + put_ns(round->core), rank);
 		ckpt_exchange_call_drop(&round->call);
 		CKPT_AWAIT(task, round->call.task.finished);
 	}
@@ -417,4 +434,17 @@ void ckpt_round_put(struct ckpt_round *round, bool well)
 		set_limit(round, now_ns(round));
 	round->interrupt = -EINTR;
 	ckpt_task_wake(&round->call.task);
+	ckpt_task_wake(&round->task);
+}
+
+bool ckpt_round_is_complete(const struct ckpt_round *round)
+{
+	return round->held && has_all(round) && ckpt_round_is_open(round);
+}
+
+void ckpt_round_release(struct ckpt_round *round)
+{
+	CKPT_ASSERT(ckpt_round_is_complete(round));
+	round->held = false;
+	ckpt_task_wake(&round->task);
 }

@@ -6,7 +6,9 @@
  * A rank that fails, or whose deadline comes, puts its failure under the same key. The first value there is the outcome
  * for all ranks, also for the one that has put something else. So a rank that dies and a message that is lost end the
  * round at a deadline, with one outcome. Only a rank that the exchange does not answer ends it with a failure of its own:
- * it cannot know what the others have received.
+ * it cannot know what the others have received. It puts that failure for an eighth of save_timeout_ms, and for 10 s at
+ * most, because its caller waits for it. If the exchange is away for longer, the others end at their deadline, and rank 0
+ * names the rank as missing.
  *
  * The owner names the keys and encodes the values, by a table of functions. The round is the owner's memory; it is in use
  * from ckpt_round_start() until `task.finished`.
@@ -50,9 +52,10 @@ struct ckpt_round {
 	/* Set by the owner before it starts. */
 	const struct ckpt_round_ops *ops;
 	struct ckpt_core *core;
-	struct ckpt_task *waiter; /* woken when it is decided, and at the end */
+	struct ckpt_task *waiter; /* woken when it is complete or decided, and at the end */
 	uint64_t deadline_ns; /* UINT64_MAX: ckpt_round_deadline() when this rank puts its value */
 	uint64_t rest_ns;     /* between two questions while this rank has put nothing, at least */
+	bool held; /* rank 0: the outcome is put after ckpt_round_release(), and not as soon as the round is complete */
 
 	/* For the owner. */
 	bool decided; /* receive() was called with the outcome */
@@ -80,10 +83,11 @@ struct ckpt_round {
 int ckpt_round_init(struct ckpt_round *round, uint32_t rank, uint32_t world);
 void ckpt_round_clear(struct ckpt_round *round);
 /*
- * When this rank gives up, if it begins now: a part of save_timeout_ms. Rank 0 is the first, because it knows who is
- * missing; the others hear of that before their own deadline.
+ * When this rank gives up, if it begins now: a part of save_timeout_ms, or of how long the caller waits. Rank 0 is the
+ * first, because it knows who is missing; the others hear of that before their own deadline.
  */
 uint64_t ckpt_round_deadline(const struct ckpt_core *core);
+uint64_t ckpt_round_deadline_within(const struct ckpt_core *core, uint64_t within_ns);
 void ckpt_round_start(struct ckpt_round *round);
 /* Whether this rank may put something: it has not failed yet, and the outcome is not known. */
 bool ckpt_round_is_open(const struct ckpt_round *round);
@@ -92,5 +96,9 @@ bool ckpt_round_is_open(const struct ckpt_round *round);
  * put a failure later, which counts if it comes before the outcome.
  */
 void ckpt_round_put(struct ckpt_round *round, bool well);
+/* Rank 0, of a round that is held: it has the values of all ranks, and the outcome is not known. */
+bool ckpt_round_is_complete(const struct ckpt_round *round);
+/* Of a complete round: rank 0's value, as it is now, is put as the outcome. Without it the owner puts a failure. */
+void ckpt_round_release(struct ckpt_round *round);
 
 #endif

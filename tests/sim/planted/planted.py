@@ -492,8 +492,8 @@ PLANTED = [
         "all ranks restore what rank 0 has picked", CROWD),
     Planted(
         "verdicts-not-gathered", "libckpt/engine/ranks/round.c",
-        "\t\tif (round->failed || (leads && round->ready && round->missing == 0))\n",
-        "\t\tif (round->failed || (leads && round->ready))\n",
+        "\treturn round->core->config.rank == 0 && round->ready && round->missing == 0;\n",
+        "\treturn round->core->config.rank == 0 && round->ready;\n",
         "a step is restored when all ranks have said that it is", CROWD),
     Planted(
         "own-verdict-for-all", "libckpt/engine/ranks/round.c",
@@ -544,6 +544,16 @@ PLANTED = [
         "\t\tif (r == 0 && round->failed)\n\t\t\tend_alone(round);\n\t\telse if (r == 0)\n"
         "\t\t\treceive(round, &round->call.items[0]);\n",
         "what a rank has put counts, and not what it has come to since", ROUND),
+    Planted(
+        "held-round-decided", "libckpt/engine/ranks/round.c",
+        "\t\tif (round->failed || (has_all(round) && !round->held))\n",
+        "\t\tif (round->failed || has_all(round))\n",
+        "rank 0 works with the values of all ranks before any of them has the outcome", ROUND),
+    Planted(
+        "value-dropped-after-failure", "libckpt/engine/ranks/round.c",
+        "\tif (round->put && round->well) {\n",
+        "\tif (round->put) {\n",
+        "rank 0 may ask for the value of a rank that has received a failure", ROUND),
     Planted(
         "vote-without-deadline", "libckpt/engine/ranks/round.c",
         "\t\tround->deadline_ns = ckpt_round_deadline(round->core);\n",

@@ -8,365 +8,11 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/error.h"
-#include "engine/ranks/round.h"
-#include "lib/board.h"
-#include "lib/core_rig.h"
-#include "lib/scratch.h"
+#include "round_scene.h"
 
-#define RANKS       3
-#define MANY        1000
 #define MILLISECOND UINT64_C(1000000)
-/* Of 1600 ms: the leader waits 1100 ms, the others 1300 ms, and 300 ms more if nothing is answered. */
-#define TIMEOUT_MS  1600
-#define LEADER_MS   1100
-#define OTHER_MS    1300
-#define LIMIT_MS    300
-/* How long a failure is put. */
-#define PUT_MS      200
-/* Of the owner, until a rank has put its value. */
-#define REST_MS     50
-#define OPEN        1 /* no outcome yet */
-
-struct voter {
-	struct ckpt_round round;
-	struct ckpt_task owner; /* waits until it is decided */
-	int code;               /* of its value */
-	char reason[128];
-	int outcome; /* OPEN, or that of all ranks */
-	bool alone;
-	char said[128]; /* the outcome's reason */
-};
-
-struct scene {
-	char *dir;
-	uint32_t world;
-	uint32_t opened;
-	struct core_rig rig[RANKS];
-	struct board_link link[RANKS];
-	struct voter voter[RANKS];
-	struct board board;
-	bool started[RANKS];
-	uint64_t ms; /* since the round began */
-	uint64_t decided_ms[RANKS];
-	unsigned turn_at; /* a rank changes its mind after this request; 0: none does */
-	uint32_t turner;
-	uint32_t turners; /* so many do: it, and those that follow it */
-	bool closes;      /* the engine of that rank closes instead */
-};
-
-/* The owner. Its values are KEY CODE REASON. */
-
-static struct voter *voter_of(struct ckpt_round *round)
-{
-	return CKPT_CONTAINER(round, struct voter, round);
-}
-
-static void name_key(const struct ckpt_round *round, uint32_t rank, char *ret_key)
-{
-	assert_true(!round || rank == CKPT_ROUND_OUTCOME || rank < round->core->config.world);
-	if (rank == CKPT_ROUND_OUTCOME)
-		(void)snprintf(ret_key, CKPT_EXCHANGE_KEY_MAX, "outcome");
-	else
-		(void)snprintf(ret_key, CKPT_EXCHANGE_KEY_MAX, "value-%u", rank);
-}
-
-static int encode(const struct ckpt_round *round, const char *key, struct ckpt_buf *out)
-{
-	const struct voter *v = voter_of((struct ckpt_round *)(uintptr_t)round);
-
-	ckpt_buf_printf(out, "%s %d %s", key, v->code, v->reason);
-	return out->failed ? -ENOMEM : 0;
-}
-
-static int decode(const struct ckpt_exchange_item *item, int *ret_code, char ret_reason[128])
-{
-	size_t key = strlen(item->key);
-	char text[256] = "";
-	char *end;
-
-	memcpy(text, item->data, ckpt_min_u64(item->length, sizeof(text) - 1));
-	if (strncmp(text, item->key, key) != 0 || text[key] != ' ')
-		return -EIO;
-	*ret_code = (int)strtol(text + key, &end, 10);
-	(void)snprintf(ret_reason, 128, "%.127s", *end == ' ' ? end + 1 : end);
-	return 0;
-}
-
-static int take(struct ckpt_round *round, const struct ckpt_exchange_item *item, uint32_t rank)
-{
-	char key[CKPT_EXCHANGE_KEY_MAX];
-	char reason[128];
-	int code;
-
-	assert_int_equal(round->core->config.rank, 0);
-	assert_true(rank > 0 && rank < round->core->config.world);
-	name_key(round, rank, key);
-	assert_string_equal(item->key, key);
-	int r = decode(item, &code, reason);
-	if (r == 0)
-		assert_int_equal(code, 0);
-	return r < 0 ? ckpt_fail(&round->why, r, "the value of rank %u is strange", rank) : 0;
-}
-
-static int receive(struct ckpt_round *round, const struct ckpt_exchange_item *item)
-{
-	struct voter *v = voter_of(round);
-	int code = v->code;
-
-	assert_int_equal(v->outcome, OPEN);
-	(void)snprintf(v->said, sizeof(v->said), "%s", v->reason);
-	if (item && (decode(item, &code, v->said) < 0 || (code == 0 && !round->passed)))
-		return ckpt_fail(&round->why, -EIO, "the outcome is strange");
-	v->alone = !item;
-	v->outcome = code;
-	return code == 0;
-}
-
-static void give_up(struct ckpt_round *round, int code)
-{
-	struct voter *v = voter_of(round);
-
-	assert_int_equal(v->outcome, OPEN);
-	v->code = code;
-	(void)snprintf(v->reason, sizeof(v->reason), "%.120s", round->why.message);
-}
-
-static void late(struct ckpt_round *round, const char *missing)
-{
-	(void)ckpt_fail(&round->why, -ETIMEDOUT, "rank %u waits for %s", round->core->config.rank,
-		*missing ? missing : "the outcome");
-}
-
-static const struct ckpt_round_ops ops = {.name_key = name_key,
-	.encode = encode,
-	.take = take,
-	.receive = receive,
-	.fail = give_up,
-	.late = late};
-
-/* Scenes. */
-
-static void open_ranks(struct scene *s, uint32_t count, uint32_t world)
-{
-	s->dir = scratch_make_in_memory();
-	s->world = world;
-	s->opened = count;
-	board_clear(&s->board);
-	for (uint32_t i = 0; i < count; i++) {
-		core_rig_open(&s->rig[i], &(struct core_rig_config){.dir = s->dir,
-						  .rank = i,
-						  .world = world,
-						  .timeout_ms = TIMEOUT_MS});
-		board_link_make(&s->link[i], &s->board, &s->rig[i].core);
-	}
-}
-
-static int set_up(void **state)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-
-	open_ranks(s, RANKS, RANKS);
-	*state = s;
-	return 0;
-}
-
-static int set_up_many(void **state)
-{
-	struct scene *s = calloc(1, sizeof(*s));
-
-	open_ranks(s, 1, MANY);
-	*state = s;
-	return 0;
-}
-
-static int tear_down(void **state)
-{
-	struct scene *s = *state;
-
-	board_clear(&s->board);
-	for (uint32_t i = 0; i < s->opened; i++)
-		core_rig_close(&s->rig[i]);
-	scratch_remove(s->dir);
-	free(s);
-	return 0;
-}
-
-static int owner_body(struct ckpt_task *task)
-{
-	struct voter *v = CKPT_CONTAINER(task, struct voter, owner);
-
-	CKPT_TASK_BEGIN(task);
-	CKPT_AWAIT(task, v->round.decided);
-	CKPT_TASK_END(task);
-}
-
-static void start(struct scene *s, uint32_t rank, uint64_t deadline_ns)
-{
-	struct voter *v = &s->voter[rank];
-	struct ckpt_core *core = &s->rig[rank].core;
-
-	*v = (struct voter){.outcome = OPEN,
-		.round = {.ops = &ops,
-			.core = core,
-			.deadline_ns = deadline_ns,
-			.rest_ns = REST_MS * MILLISECOND}};
-	assert_int_equal(ckpt_round_init(&v->round, rank, s->world), 0);
-	v->round.waiter = &v->owner;
-	ckpt_task_start(&v->owner, &core->sched, owner_body, NULL);
-	ckpt_round_start(&v->round);
-	core_rig_run(&s->rig[rank]);
-	s->started[rank] = true;
-}
-
-static void start_alone(struct scene *s, uint32_t rank)
-{
-	start(s, rank, ckpt_round_deadline(&s->rig[rank].core));
-}
-
-/* A new round, on a new table. */
-static void start_all(struct scene *s)
-{
-	board_clear(&s->board);
-	s->ms = 0;
-	s->turn_at = 0;
-	s->turners = 1;
-	s->closes = false;
-	for (uint32_t i = 0; i < s->opened; i++)
-		start_alone(s, i);
-}
-
-static void put(struct scene *s, uint32_t rank, int code, const char *reason)
-{
-	struct voter *v = &s->voter[rank];
-
-	if (!ckpt_round_is_open(&v->round))
-		return;
-	v->code = code;
-	(void)snprintf(v->reason, sizeof(v->reason), "%s", reason);
-	ckpt_round_put(&v->round, code == 0);
-	core_rig_run(&s->rig[rank]);
-}
-
-static void put_all(struct scene *s)
-{
-	for (uint32_t i = 0; i < s->opened; i++)
-		put(s, i, 0, "well");
-}
-
-static void close_engine(struct scene *s, uint32_t rank)
-{
-	s->rig[rank].core.closing = true;
-	ckpt_exchange_call_stop_all(&s->rig[rank].core);
-	core_rig_run(&s->rig[rank]);
-}
-
-static void turn(struct scene *s)
-{
-	s->turn_at = 0;
-	if (s->closes)
-		close_engine(s, s->turner);
-	else
-		for (uint32_t i = 0; i < s->turners; i++)
-			put(s, (s->turner + i) % RANKS, -ECANCELED, "it has changed its mind");
-}
-
-static void check_end(const struct voter *v)
-{
-	assert_true(v->owner.finished == v->round.decided);
-	assert_false(v->round.task.finished && (v->round.limit.set || v->round.call.timer.set));
-}
-
-static void sleep_ms(struct scene *s, uint64_t ms)
-{
-	for (uint64_t at = 0; at < ms; at += 5) {
-		s->ms += 5;
-		for (uint32_t i = 0; i < s->opened; i++) {
-			core_rig_sleep(&s->rig[i], 5);
-			/* The owner goes on at once, and nothing is left set when all is over. */
-			if (s->started[i])
-				check_end(&s->voter[i]);
-			if (s->started[i] && !s->voter[i].round.decided)
-				s->decided_ms[i] = s->ms;
-			if (s->turn_at > 0 && s->board.requests >= s->turn_at)
-				turn(s);
-		}
-	}
-}
-
-/* The exchange is there again. What it was asked before is lost. */
-static void let_go(struct scene *s)
-{
-	s->board.fault = BOARD_WELL;
-	for (uint32_t i = 0; i < s->opened; i++)
-		board_link_let_go(&s->link[i]);
-}
-
-/* Everything ends. */
-static void finish(struct scene *s)
-{
-	let_go(s);
-	sleep_ms(s, 1000);
-	for (uint32_t i = 0; i < s->opened; i++) {
-		if (!s->started[i])
-			continue;
-		assert_true(s->voter[i].round.decided && s->voter[i].round.task.finished);
-		ckpt_round_clear(&s->voter[i].round);
-		s->started[i] = false;
-	}
-}
-
-/*
- * One outcome for all who have received it; a success has the values of all. A rank that is answered nothing has a
- * failure of its own. What the outcome is of the others.
- */
-static int check_outcome(const struct scene *s, bool dead)
-{
-	int outcome = OPEN;
-	const char *said = "";
-	bool passed = true;
-	bool well = false;
-
-	for (uint32_t i = 0; i < s->opened; i++) {
-		const struct voter *v = &s->voter[i];
-		passed = passed && v->round.passed;
-		assert_int_not_equal(v->outcome, OPEN);
-		well = well || v->outcome == 0;
-		if (v->alone) {
-			assert_true(dead && v->outcome != 0);
-			continue;
-		}
-		if (outcome == OPEN) {
-			outcome = v->outcome;
-			said = v->said;
-		}
-		assert_int_equal(v->outcome, outcome);
-		assert_string_equal(v->said, said);
-	}
-	assert_true(passed || !well);
-	return outcome;
-}
-
-static int outcome_of(const struct scene *s)
-{
-	return check_outcome(s, false);
-}
-
-/* How many requests a round takes in which nothing goes wrong. */
-static unsigned count_requests(struct scene *s)
-{
-	start_all(s);
-	put_all(s);
-	sleep_ms(s, 100);
-	unsigned requests = s->board.requests;
-	finish(s);
-	assert_int_equal(outcome_of(s), 0);
-	assert_true(requests > 2 * RANKS);
-	return requests;
-}
 
 /* Nobody has an outcome before all have put their values; then all have it, and what was put is gone. */
 static void test_all_well(void **state)
@@ -390,7 +36,10 @@ static void test_all_well(void **state)
 	finish(s);
 }
 
-/* Who fails says so at once: before the others have put anything, or when they wait for it. */
+/*
+ * Who fails says so at once: before the others have put anything, or when they wait for it. What they have put stays:
+ * rank 0 may still ask for it.
+ */
 static void test_one_fails(void **state)
 {
 	struct scene *s = *state;
@@ -409,6 +58,8 @@ static void test_one_fails(void **state)
 			finish(s);
 			assert_int_equal(outcome_of(s), -ENOSPC);
 			assert_string_equal(s->voter[0].said, "its disk is full");
+			for (uint32_t i = 1; i < RANKS; i++)
+				assert_true(is_on_board(s, i) == (others && i != failing));
 		}
 }
 
@@ -418,10 +69,11 @@ static void test_every_message(void **state)
 	struct scene *s = *state;
 	unsigned requests = count_requests(s);
 
-	for (unsigned n = 1; n <= requests; n++)
+	for (unsigned n = 1; n <= 2 * requests; n++)
 		for (enum board_fault fault = BOARD_LOST; fault <= BOARD_TWICE; fault++) {
+			s->held = n > requests;
 			start_all(s);
-			s->board.from = s->board.to = n;
+			s->board.from = s->board.to = s->held ? n - requests : n;
 			s->board.fault = fault;
 			put_all(s);
 			sleep_ms(s, BOARD_LATE_MS + 200);
@@ -429,7 +81,115 @@ static void test_every_message(void **state)
 				assert_true(s->voter[i].round.decided);
 			finish(s);
 			assert_int_equal(outcome_of(s), 0);
+			assert_true(s->voter[0].complete == s->held);
 		}
+}
+
+/* All have put their values, and wait for the owner of rank 0's. */
+static void start_held(struct scene *s)
+{
+	s->held = true;
+	start_all(s);
+	s->voter[0].keeps = true;
+	put(s, 1, 0, "well");
+	put(s, 2, 0, "well");
+	sleep_ms(s, 100);
+	assert_false(ckpt_round_is_complete(&s->voter[0].round));
+	put(s, 0, 0, "well");
+	sleep_ms(s, 100);
+	assert_true(s->voter[0].complete && ckpt_round_is_complete(&s->voter[0].round));
+	assert_false(is_on_board(s, CKPT_ROUND_OUTCOME));
+}
+
+/* The owner of a round that is held works with the values of all before anybody has an outcome, which is what it comes to. */
+static void test_held(void **state)
+{
+	struct scene *s = *state;
+	struct voter *v = &s->voter[0];
+
+	for (int fails = 0; fails < 2; fails++) {
+		start_held(s);
+		sleep_ms(s, 500);
+		for (uint32_t i = 0; i < RANKS; i++)
+			assert_false(s->voter[i].round.decided);
+		if (fails) {
+			put(s, 0, -ENOSPC, "its disk is full");
+			assert_false(ckpt_round_is_complete(&v->round));
+		} else {
+			(void)snprintf(v->reason, sizeof(v->reason), "worked");
+			ckpt_round_release(&v->round);
+			core_rig_run(&s->rig[0]);
+		}
+		sleep_ms(s, 100);
+		for (uint32_t i = 0; i < RANKS; i++)
+			assert_true(s->voter[i].round.decided);
+		finish(s);
+		assert_int_equal(outcome_of(s), fails ? -ENOSPC : 0);
+		assert_string_equal(s->voter[2].said, fails ? "its disk is full" : "worked");
+	}
+}
+
+/* Whom the owner keeps waiting for too long ends it, and the owner hears that when it has done its work. */
+static void test_held_for_long(void **state)
+{
+	struct scene *s = *state;
+
+	start_held(s);
+	sleep_ms(s, OTHER_MS + LIMIT_MS + 50);
+	assert_false(s->voter[0].round.decided);
+	for (uint32_t i = 1; i < RANKS; i++)
+		assert_in_range(s->decided_ms[i], OTHER_MS - 5, OTHER_MS + 50);
+	ckpt_round_release(&s->voter[0].round);
+	core_rig_run(&s->rig[0]);
+	sleep_ms(s, 50);
+	assert_true(s->voter[0].round.decided);
+	finish(s);
+	assert_int_equal(outcome_of(s), -ETIMEDOUT);
+	assert_string_equal(s->voter[0].said, s->voter[2].said);
+}
+
+/*
+ * Rank 0 puts a success, and finds a failure there. It reads that, also if it fails itself meanwhile; if it cannot, it ends
+ * with the reason why.
+ */
+static void test_outcome_read_late(void **state)
+{
+	struct scene *s = *state;
+	struct voter *v = &s->voter[0];
+
+	for (int lost = 0; lost < 2; lost++) {
+		start_held(s);
+		assert_int_equal(board_put(&s->board, "outcome", "outcome -28 full", 16), 0);
+		die(s, 0, 1, lost ? BOARD_LOST : BOARD_LATE);
+		s->board.verb = CKPT_EXCHANGE_GET;
+		ckpt_round_release(&v->round);
+		core_rig_run(&s->rig[0]);
+		sleep_ms(s, 50);
+		if (!lost)
+			put(s, 0, -ECANCELED, "it has changed its mind");
+		sleep_ms(s, BOARD_LATE_MS + 50);
+		assert_true(v->round.decided && v->alone == lost);
+		assert_int_equal(v->outcome, lost ? -ETIMEDOUT : -ENOSPC);
+		assert_non_null(strstr(v->said, lost ? "lost it" : "full"));
+		finish(s);
+		assert_int_equal(check_outcome(s, true), -ENOSPC);
+	}
+}
+
+/* It ends alone if the exchange does not answer it then. */
+static void test_held_in_silence(void **state)
+{
+	struct scene *s = *state;
+
+	start_held(s);
+	sleep_ms(s, OTHER_MS);
+	die(s, 0, 1, BOARD_SILENT);
+	ckpt_round_release(&s->voter[0].round);
+	core_rig_run(&s->rig[0]);
+	sleep_ms(s, LIMIT_MS + 50);
+	assert_true(s->voter[0].alone && s->voter[0].outcome == -ETIMEDOUT);
+	finish(s);
+	assert_int_equal(check_outcome(s, true), -ETIMEDOUT);
 }
 
 /*
@@ -508,14 +268,6 @@ static void test_outage(void **state)
 	sleep_ms(s, LEADER_MS - 200);
 	finish(s);
 	assert_int_equal(outcome_of(s), 0);
-}
-
-static void die(struct scene *s, uint32_t rank, unsigned from, enum board_fault fault)
-{
-	s->board.from = from;
-	s->board.to = UINT32_MAX;
-	s->board.rank = rank == RANKS ? BOARD_ALL : rank;
-	s->board.fault = fault;
 }
 
 /* The exchange dies, for one rank or for all, after any request: all end in time, and none goes on alone. */
@@ -674,7 +426,7 @@ static void test_late_start(void **state)
 	}
 }
 
-/* A failure is put for an eighth of the timeout, and for 10 s at most. */
+/* A failure is put for an eighth of the timeout, and for 10 s at most, whatever the caller waits for. */
 static void test_deadline(void **state)
 {
 	struct scene *s = *state;
@@ -685,6 +437,9 @@ static void test_deadline(void **state)
 		core->config.save_timeout_ms = 800000;
 		assert_int_equal(ckpt_round_deadline(core) - ckpt_env_now(core->parts.env),
 			(waits_ms - 5000) * MILLISECOND);
+		assert_int_equal(ckpt_round_deadline_within(core, 120000 * MILLISECOND) -
+					 ckpt_env_now(core->parts.env),
+			(waits_ms * 3 / 20 - 5000) * MILLISECOND);
 	}
 }
 
@@ -779,16 +534,6 @@ static void test_no_memory(void **state)
 	assert_true(failures > 0);
 }
 
-static void put_value(struct scene *s, uint32_t rank)
-{
-	char key[CKPT_EXCHANGE_KEY_MAX];
-	char value[128];
-
-	name_key(NULL, rank, key);
-	int n = snprintf(value, sizeof(value), "%s 0 well", key);
-	assert_int_equal(board_put(&s->board, key, value, (uint64_t)n), 0);
-}
-
 /* More than one request asks for, whatever comes first; and who is missing is said in few words. */
 static void test_many(void **state)
 {
@@ -839,6 +584,10 @@ int main(void)
 		SCENE(test_all_well),
 		SCENE(test_one_fails),
 		SCENE(test_every_message),
+		SCENE(test_held),
+		SCENE(test_held_for_long),
+		SCENE(test_held_in_silence),
+		SCENE(test_outcome_read_late),
 		SCENE(test_change_of_mind),
 		SCENE(test_close),
 		SCENE(test_outage),
