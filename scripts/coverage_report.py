@@ -24,8 +24,8 @@ ASSERTION = re.compile(r"\bCKPT_ASSERT(\(|_NO_OTHER\b)")
 WHOLE = {
     "commit": "engine/save/save.c engine/save/publish.c engine/save/cleanup.c engine/save/builder.c "
     "engine/save/pipeline.c",
-    "recovery": "engine/lineage/open.c engine/lineage/scan.c engine/lineage/scanner.c engine/lineage/lineage.c engine/lineage/select_step.c "
-    "engine/restore/sink.c engine/restore/fsm.c",
+    "recovery": "engine/lineage/open.c engine/lineage/opener.c engine/lineage/scan.c engine/lineage/scanner.c "
+    "engine/lineage/lineage.c engine/lineage/select_step.c engine/restore/sink.c engine/restore/fsm.c",
     "retention": "engine/gc/gc.c engine/gc/retention.c engine/gc/delete_step.c engine/gc/delete_command.c",
     "fencing": "engine/lineage/claim.c",
     "verification": "engine/shard/shard.c engine/shard/read.c engine/shard/read_block.c engine/shard/findings.c "

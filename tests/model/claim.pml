@@ -4,7 +4,7 @@
  * again.
  *
  * What stands for what:
- *   open     hold_body, scan_body (lineage/open.c)
+ *   open     ckpt_open_hold_body (lineage/opener.c), scan_body (lineage/open.c)
  *   look     look_body, take_own_try (lineage/claim.c)
  *   publish  last_taken, prepare, publish_body, adopt_claim (lineage/claim.c); publish_body, publish_sync_body
  *            (store_file_small.c), which take the new claim's lock before anybody knows its name

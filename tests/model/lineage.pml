@@ -4,7 +4,8 @@
  * generation with that step as its parent, save, and retire old steps, and readers beside them.
  *
  * What stands for what:
- *   open      hold_body, scan_body (lineage/open.c): the newest claim is listed, locked, and still the newest
+ *   open      ckpt_open_hold_body (lineage/opener.c), scan_body (lineage/open.c): the newest claim is listed,
+ *             locked, and still the newest
  *   pick      ckpt_scanner_start (lineage/scanner.c); ckpt_lineage_mark, ckpt_lineage_choose (lineage/lineage.c); choose,
  *             take_lock, take_manifest (lineage/select_step.c); _nothing_there (_newest.py)
  *   adopt     ckpt_adopter_body (runtime/commands.c), while the step is still open

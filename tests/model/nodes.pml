@@ -5,8 +5,9 @@
  * node.
  *
  * What stands for what:
- *   Rank     one keeper. Opening: ckpt_open_hello_body, lead_body, follow_body (lineage/open_sync.c), fetch_body with
- *            is_new, is_lacking and look_at_files (lineage/open_catchup.c). Settling: next_unsettled (gc/gc.c),
+ *   Rank     one keeper. Opening: ckpt_open_hello_body (lineage/opener.c), round_body (lineage/open_sync.c; the round itself is
+ *            round.pml), ckpt_node_union_finish (lineage/node_union.c), fetch_body with is_new, is_lacking and
+ *            look_at_files (lineage/open_catchup.c). Settling: next_unsettled (gc/gc.c),
  *            settle_body, empty_body (gc/delete_step.c). A save: save_body, ckpt_save_commit_nodes_body, ckpt_save_ask_body,
  *            read_body, install_body (save/commit_nodes.c), and what ckpt_save_end_body does with the files
  *   put      the outcome's key in the exchange, which is put once; the answer may be lost

@@ -8,7 +8,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/lineage/lineage.h"
-#include "engine/lineage/open.h"
+#include "engine/lineage/opener.h"
 
 static struct ckpt_recode *recode_of(struct ckpt_task *task)
 {

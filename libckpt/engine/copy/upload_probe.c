@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "engine/lineage/open.h"
+#include "engine/lineage/opener.h"
 #include "format/sealed.h"
 
 static ckpt_task_fn parent_body;

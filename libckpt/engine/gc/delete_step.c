@@ -9,7 +9,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "engine/lineage/lineage.h"
-#include "engine/lineage/open.h"
+#include "engine/lineage/opener.h"
 
 #define MANIFEST_NAME "manifest.json"
 

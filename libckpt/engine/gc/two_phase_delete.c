@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "engine/gc/sweep.h"
 #include "engine/lineage/lineage.h"
-#include "engine/lineage/open.h"
+#include "engine/lineage/opener.h"
 #include "format/sealed.h"
 
 #define INDEX_SUFFIX ".index"

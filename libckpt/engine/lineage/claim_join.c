@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "engine/lineage/claim.h"
 #include "engine/lineage/lineage.h"
-#include "engine/lineage/open.h"
+#include "engine/lineage/opener.h"
 #include "format/sealed.h"
 
 #define TELL_MAX_NS     UINT64_C(10000000000)

@@ -105,6 +105,19 @@ static void refuse_items(struct ckpt_opener *o)
 	}
 }
 
+static void prepare_call(struct ckpt_opener *o, struct ckpt_task *waiter)
+{
+	struct ckpt_exchange_call *call = &o->call;
+
+	memset(call->items, 0, sizeof(call->items[0]));
+	call->core = o->command.core;
+	call->stop = &o->never;
+	call->deadline_ns = o->nodes->deadline_ns;
+	call->err = &o->command.error;
+	call->waiter = waiter;
+	call->count = 1;
+}
+
 bool ckpt_open_catchup_tell(struct ckpt_opener *o, int code, struct ckpt_task *waiter)
 {
 	struct ckpt_open_sync *n = o->nodes;
@@ -116,7 +129,7 @@ bool ckpt_open_catchup_tell(struct ckpt_opener *o, int code, struct ckpt_task *w
 	ckpt_buf_free(&n->words);
 	if (ckpt_verdict_encode(&verdict, &n->words) < 0)
 		return false;
-	ckpt_open_prepare_talk(o, waiter, n->deadline_ns);
+	prepare_call(o, waiter);
 	ckpt_key_node_ready(item->key, n->own.rank);
 	item->data = n->words.data;
 	item->length = n->words.len;
@@ -166,7 +179,7 @@ static int wait_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	if (item_count(o->nodes) > 0) {
-		ckpt_open_prepare_talk(o, task, o->nodes->deadline_ns);
+		prepare_call(o, task);
 		ckpt_key_node_ready(o->call.items[0].key, o->command.core->config.node_leader);
 		ckpt_exchange_call_get(&o->call);
 		CKPT_AWAIT(task, o->call.task.finished);
@@ -463,9 +476,9 @@ static void take_scan(struct ckpt_opener *o)
 
 	ckpt_open_take_scan(o);
 	core->lineage->elsewhere = false;
-	for (size_t i = 0; i < n->told_count; i++)
-		if (ckpt_lineage_holds(&core->lineage->scan, n->told_steps[i].generation,
-			    n->told_steps[i].step))
+	for (size_t i = 0; i < n->found.step_count; i++)
+		if (ckpt_lineage_holds(&core->lineage->scan, n->found.steps[i].generation,
+			    n->found.steps[i].step))
 			core->lineage->elsewhere = true;
 }
 
@@ -510,7 +523,6 @@ static int end_body(struct ckpt_task *task)
 		if (o->scanner.task.result != CKPT_ENOSTORE || core->closing ||
 			ckpt_env_now(core->parts.env) >= n->deadline_ns)
 			break;
-		n->opener = o;
 		n->timer.fire = timer_fired;
 		ckpt_core_timer_set(
 			core, &n->timer, ckpt_env_now(core->parts.env) + UNSEEN_PAUSE_NS);

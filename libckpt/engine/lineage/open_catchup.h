@@ -1,40 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one node's store has and another lacks, on its way; and the opening's end. For open*.c only. */
+/*
+ * What one node's store has and another lacks, on its way; and the end of the opening. For open_sync.c and
+ * open_catchup.c only, which share the state.
+ */
 #ifndef CKPT_ENGINE_LINEAGE_OPEN_CATCHUP_H
 #define CKPT_ENGINE_LINEAGE_OPEN_CATCHUP_H
 
-#include "engine/lineage/open_sync.h"
+#include "engine/lineage/node_union.h"
+#include "engine/lineage/opener.h"
 #include "engine/ranks/blob.h"
-#include "exchange/node_messages.h"
-
-struct ckpt_open_node_leader {
-	uint32_t rank;
-	char node[CKPT_NODE_CHARS];
-};
+#include "engine/ranks/round.h"
 
 struct ckpt_open_sync {
-	struct ckpt_node_record own; /* as it is told */
-	struct ckpt_node_record all; /* as rank 0 has told it */
-	bool told;
-	uint64_t deadline_ns;
-	struct ckpt_buf words;
+	struct ckpt_opener *opener;
+	/* The values are records of the stores. Rank 0's is that of all stores. */
+	struct ckpt_round round;
+	struct ckpt_node_record own; /* of this rank; its verdict is set if the rank fails */
+	struct ckpt_node_record all; /* the outcome, if it went well */
+	bool agreed;                 /* it went well */
+	struct ckpt_error failure;   /* else: why */
+	uint64_t deadline_ns;        /* of all that comes after the round */
 
 	/* Rank 0. */
-	bool *heard;
-	struct ckpt_open_node_leader *node_leaders;
-	uint32_t node_leader_count;
-	uint32_t missing;
-	uint32_t from;
-	uint32_t run_rank; /* whose run it is */
-	char run_node[CKPT_NODE_CHARS];
-	bool drawn; /* the run: no store had one */
-	bool any;   /* low_* are set */
-	struct ckpt_node_item
-		low_claim; /* the oldest of all node leaders' newest ones; generation 0: none */
-	struct ckpt_node_item low_step;
-	struct ckpt_node_item
-		told_steps[CKPT_NODE_STEPS]; /* of all stores, lacking anywhere or not */
-	size_t told_count;
+	struct ckpt_node_union found; /* what the records of all ranks say */
+	bool drawn;                   /* the run: no store had one */
 
 	/* A node leader. */
 	size_t at; /* item */
@@ -43,17 +32,17 @@ struct ckpt_open_sync {
 	struct ckpt_buf bytes;
 	struct ckpt_object lock;
 	struct ckpt_timer timer;
-	struct ckpt_opener *opener;
+	struct ckpt_buf words;
 };
 
-/* lineage/open_sync.c: one item, and a deadline. */
-void ckpt_open_prepare_talk(
-	struct ckpt_opener *opener, struct ckpt_task *waiter, uint64_t deadline_ns);
-/* The marker of this node's store into opener->buf, of the run that was told. -ENOMEM, worded. */
+/* The marker of this node's store into opener->buf, of the run that was agreed on. -ENOMEM, worded. */
 int ckpt_open_encode_run(struct ckpt_opener *opener);
-/* A node leader: whether all that was to be brought is there. False: without memory. Await the talk. */
+/*
+ * A node leader, to the other ranks of its node: whether all that was to be brought is there. False: without memory.
+ * Await the call.
+ */
 bool ckpt_open_catchup_tell(struct ckpt_opener *opener, int code, struct ckpt_task *waiter);
-/* Body of opener->work: rank 0 has said what is to be brought. */
+/* Body of opener->work, after the round: brings what is lacking, and ends the opening. */
 int ckpt_open_catchup_body(struct ckpt_task *task);
 
 #endif

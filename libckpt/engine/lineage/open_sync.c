@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening the stores of a job's nodes together: what is told, heard and decided. */
+/* Opening the stores of a job's nodes together: what each rank puts, and what rank 0 decides. */
 #include "engine/lineage/open_sync.h"
 
 #include <errno.h>
@@ -11,238 +11,193 @@
 #include "engine/lineage/open_catchup.h"
 #include "engine/lineage/select_step.h"
 
-#define SECOND_NS   UINT64_C(1000000000)
-#define TELL_MAX_NS (10 * SECOND_NS)
-/* With more ranks missing than one operation asks for, the next ones get their turn after this. */
-#define ROUND_NS    (SECOND_NS / 10)
-#define NAMED_MAX   8
+static ckpt_task_fn store_body;
 
 static struct ckpt_opener *opener_of(struct ckpt_task *task)
 {
 	return CKPT_CONTAINER(task, struct ckpt_opener, work);
 }
 
-static uint64_t timeout_ns(const struct ckpt_core *core)
+static struct ckpt_open_sync *sync_of(struct ckpt_round *round)
 {
-	return (uint64_t)core->config.save_timeout_ms * 1000000;
+	return CKPT_CONTAINER(round, struct ckpt_open_sync, round);
 }
+
+static const struct ckpt_open_sync *const_sync_of(const struct ckpt_round *round)
+{
+	return CKPT_CONTAINER(round, const struct ckpt_open_sync, round);
+}
+
+static void name_key(const struct ckpt_round *round, uint32_t rank, char *ret_key)
+{
+	(void)round;
+	if (rank == CKPT_ROUND_OUTCOME)
+		ckpt_key_nodes(ret_key);
+	else
+		ckpt_key_node(ret_key, rank);
+}
+
+static int encode(const struct ckpt_round *round, const char *key, struct ckpt_buf *out)
+{
+	const struct ckpt_open_sync *n = const_sync_of(round);
+	struct ckpt_node_record failed;
+
+	if (n->own.verdict.code == 0)
+		return ckpt_node_record_encode(n->own.rank == 0 ? &n->all : &n->own, key, out);
+	failed = n->own;
+	failed.claim_count = failed.step_count = failed.open_count = 0;
+	return ckpt_node_record_encode(&failed, key, out);
+}
+
+static int take(struct ckpt_round *round, const struct ckpt_exchange_item *item, uint32_t rank)
+{
+	struct ckpt_node_record record;
+
+	int r = ckpt_node_record_decode(item->data, item->length, item->key, &round->why, &record);
+	if (r < 0)
+		return r;
+	if (record.rank != rank || record.verdict.code < 0)
+		return ckpt_fail(&round->why, CKPT_EFORMAT,
+			"%s of the exchange is not what rank %u has found", item->key, rank);
+	return ckpt_node_union_add(&sync_of(round)->found, &record, &round->why);
+}
+
+static int receive(struct ckpt_round *round, const struct ckpt_exchange_item *item)
+{
+	struct ckpt_open_sync *n = sync_of(round);
+	struct ckpt_node_record outcome;
+
+	if (!item)
+		return 0;
+	int r = ckpt_node_record_decode(item->data, item->length, item->key, &round->why, &outcome);
+	if (r < 0)
+		return r;
+	r = outcome.verdict.code;
+	if (r == 0 && (outcome.rank > 0 || !round->passed))
+		return ckpt_fail(&round->why, -EINVAL,
+			"the ranks of %s do not agree about its stores: give every start of the "
+			"job a session of its own",
+			round->core->parts.label);
+	if (r < 0) {
+		ckpt_error_clear(&n->failure);
+		(void)ckpt_fail(&n->failure, r, "%s", outcome.verdict.reason);
+		return 0;
+	}
+	n->all = outcome;
+	n->agreed = true;
+	return 1;
+}
+
+/* What the others receive. Their engines are not closed. */
+static void set_verdict(struct ckpt_open_sync *n, int code, const char *reason)
+{
+	struct ckpt_verdict *verdict = &n->own.verdict;
+
+	verdict->code = code == CKPT_ECLOSED ? -ECANCELED : code;
+	(void)snprintf(verdict->reason, sizeof(verdict->reason), "%s", reason);
+}
+
+static void fail(struct ckpt_round *round, int code)
+{
+	struct ckpt_open_sync *n = sync_of(round);
+
+	ckpt_error_clear(&n->failure);
+	/* The engine closes. */
+	if (code == -ECANCELED)
+		(void)ckpt_fail(&n->failure, code,
+			"rank %u was closed before the stores of all nodes were open", n->own.rank);
+	else if (round->why.code)
+		n->failure = round->why;
+	else
+		(void)ckpt_fail(
+			&n->failure, code, "rank %u: %s", n->own.rank, ckpt_code_text(code));
+	n->failure.code = code;
+	set_verdict(n, code, n->failure.message);
+}
+
+static void late(struct ckpt_round *round, const char *missing)
+{
+	const struct ckpt_core_config *config = &round->core->config;
+
+	if (config->rank == 0)
+		(void)ckpt_fail(&round->why, -ETIMEDOUT,
+			"of %u ranks these have not opened the stores of their nodes in time: %s: "
+			"start all of them, and see what became of these",
+			config->world, missing);
+	else
+		(void)ckpt_fail(&round->why, -ETIMEDOUT,
+			"rank 0 has not said in time whether the stores of all nodes are open: see "
+			"what became of it");
+}
+
+static const struct ckpt_round_ops sync_ops = {.name_key = name_key,
+	.encode = encode,
+	.take = take,
+	.receive = receive,
+	.fail = fail,
+	.late = late};
 
 int ckpt_open_sync_start(struct ckpt_opener *o)
 {
 	struct ckpt_core *core = o->command.core;
+	const uint32_t rank = core->config.rank;
 	struct ckpt_open_sync *n = ckpt_alloc(sizeof(*n));
 
-	if (!n)
+	if (!n || ckpt_round_init(&n->round, rank, core->config.world) < 0) {
+		ckpt_free(n);
 		return ckpt_fail(&o->command.error, -ENOMEM, "out of memory");
+	}
 	o->nodes = n;
-	n->own.rank = core->config.rank;
+	n->opener = o;
+	n->own.rank = rank;
 	n->own.keeps = ckpt_core_owns_store(core);
 	memcpy(n->own.node, core->config.node, sizeof(n->own.node));
 	memcpy(n->own.run_id, CKPT_NODE_NO_RUN, sizeof(n->own.run_id));
-	/* Rank 0 gives up first: it knows who is missing, and the others hear of it. */
-	n->deadline_ns = ckpt_open_deadline_ns(core, core->config.rank == 0 ? 6 : 7);
+	n->all.rank = rank;
+	memcpy(n->all.node, core->config.node, sizeof(n->all.node));
+	memcpy(n->all.run_id, CKPT_NODE_NO_RUN, sizeof(n->all.run_id));
+	n->round.ops = &sync_ops;
+	n->round.core = core;
+	n->round.waiter = &o->work;
+	n->round.held = rank == 0;
+	n->round.deadline_ns = ckpt_round_deadline_within(core, ckpt_open_patience_ns(core));
+	n->deadline_ns = ckpt_open_deadline_ns(core, rank == 0 ? 6 : 7);
+	o->then = store_body;
 	return ckpt_task_continue(&o->work, ckpt_open_hello_body);
 }
 
-void ckpt_open_prepare_talk(struct ckpt_opener *o, struct ckpt_task *waiter, uint64_t deadline_ns)
+/* After this rank's first word in the session. */
+static void put(struct ckpt_round *round, bool well)
 {
-	struct ckpt_exchange_call *call = &o->call;
-
-	memset(call->items, 0, sizeof(call->items[0]));
-	call->core = o->command.core;
-	call->stop = &o->never;
-	call->deadline_ns = deadline_ns;
-	call->answer_ns = 0;
-	call->err = &o->command.error;
-	call->waiter = waiter;
-	call->count = 1;
+	if (!ckpt_task_active(&round->task))
+		ckpt_round_start(round);
+	ckpt_round_put(round, well);
 }
 
-/* Its words must stay until they are told. */
-static int tell(struct ckpt_opener *o, const struct ckpt_node_record *record, const char *key)
+/* The outcome of the round is known. */
+static int outcome_body(struct ckpt_task *task)
 {
-	struct ckpt_open_sync *n = o->nodes;
-	struct ckpt_exchange_item *item = &o->call.items[0];
-
-	ckpt_buf_free(&n->words);
-	int r = ckpt_node_record_encode(record, key, &n->words);
-	if (r < 0)
-		return ckpt_fail(&o->command.error, r, "out of memory");
-	(void)snprintf(item->key, sizeof(item->key), "%s", key);
-	item->data = n->words.data;
-	item->length = n->words.len;
-	ckpt_exchange_call_put(&o->call);
-	return 0;
-}
-
-static int told_before(struct ckpt_opener *o)
-{
-	const struct ckpt_core *core = o->command.core;
-
-	return ckpt_fail(&o->command.error, -EINVAL,
-		"something was told by rank %u of %s before: give every start of the job a session "
-		"of its own",
-		core->config.rank, core->parts.label);
-}
-
-/* Rank 0: what all have said. */
-
-/* Of another run: two nodes' directories were never stores of one job. */
-static int check_run(struct ckpt_opener *o, const struct ckpt_node_record *record)
-{
+	struct ckpt_opener *o = opener_of(task);
 	struct ckpt_open_sync *n = o->nodes;
 
-	if (strcmp(record->run_id, CKPT_NODE_NO_RUN) == 0)
-		return 0;
-	if (strcmp(n->all.run_id, CKPT_NODE_NO_RUN) == 0) {
-		memcpy(n->all.run_id, record->run_id, sizeof(n->all.run_id));
-		n->run_rank = record->rank;
-		memcpy(n->run_node, record->node, sizeof(n->run_node));
-		return 0;
-	}
-	if (strcmp(n->all.run_id, record->run_id) == 0)
-		return 0;
-	return ckpt_fail(&o->command.error, CKPT_EMISMATCH,
-		"the store of rank %u on node %s is of another run than that of rank %u on node "
-		"%s: "
-		"give every node the directory that this job has written there, or a new one",
-		record->rank, record->node, n->run_rank, n->run_node);
+	CKPT_TASK_BEGIN(task);
+	CKPT_AWAIT(task, n->round.decided);
+	ckpt_error_clear(&o->command.error);
+	if (n->agreed)
+		return ckpt_task_continue(task, ckpt_open_catchup_body);
+	o->command.error = n->failure;
+	return n->failure.code;
+	CKPT_TASK_END(task);
 }
 
-/* Manifests tell nodes apart by their names: two stores of one name would each miss the other's files. */
-static int check_name(struct ckpt_opener *o, const struct ckpt_node_record *record)
+static int release_body(struct ckpt_task *task)
 {
-	struct ckpt_open_sync *n = o->nodes;
+	struct ckpt_round *round = &opener_of(task)->nodes->round;
 
-	if (!record->keeps)
-		return 0;
-	for (uint32_t i = 0; i < n->node_leader_count; i++)
-		if (strcmp(n->node_leaders[i].node, record->node) == 0)
-			return ckpt_fail(&o->command.error, CKPT_EMISMATCH,
-				"ranks %u and %u each keep a store of node %s: give every node a "
-				"name of "
-				"its own (ckpt_engine_opts.node, in Python LIBCKPT_NODE), and all "
-				"its "
-				"ranks one directory and one keeper",
-				n->node_leaders[i].rank, record->rank, record->node);
-	struct ckpt_open_node_leader *node_leader = &n->node_leaders[n->node_leader_count++];
-	node_leader->rank = record->rank;
-	memcpy(node_leader->node, record->node, sizeof(node_leader->node));
-	return 0;
-}
-
-/* What every node leader has is older than what some lack. */
-static void lower(struct ckpt_open_sync *n, const struct ckpt_node_record *record)
-{
-	struct ckpt_node_item claim = {.generation = record->newest, .step = CKPT_STEP_MAX};
-	struct ckpt_node_item step = {0};
-
-	if (record->step_count > 0)
-		step = record->steps[0];
-	if (!n->any || ckpt_node_item_order(&claim, &n->low_claim) < 0)
-		n->low_claim = claim;
-	if (!n->any || ckpt_node_item_order(&step, &n->low_step) < 0)
-		n->low_step = step;
-	n->any = true;
-}
-
-static int take_record(struct ckpt_opener *o, const struct ckpt_node_record *record)
-{
-	struct ckpt_open_sync *n = o->nodes;
-	int r = record->verdict.code;
-
-	if (r < 0) {
-		return ckpt_fail(&o->command.error, r,
-			"rank %u on node %s could not open its store: %s", record->rank,
-			record->node, record->verdict.reason);
-	}
-	r = check_run(o, record);
-	if (r == 0)
-		r = check_name(o, record);
-	if (r == 0 && record->keeps)
-		lower(n, record);
-	if (r == 0)
-		ckpt_node_record_unite(&n->all, record);
-	return r;
-}
-
-static int take_heard(struct ckpt_opener *o)
-{
-	struct ckpt_open_sync *n = o->nodes;
-	struct ckpt_exchange_call *call = &o->call;
-	int r = 0;
-
-	for (size_t i = 0; i < call->count && r == 0; i++) {
-		const struct ckpt_exchange_item *item = &call->items[i];
-		struct ckpt_node_record record;
-		char key[CKPT_EXCHANGE_KEY_MAX] = "";
-
-		if (!item->data)
-			continue;
-		r = ckpt_node_record_decode(
-			item->data, item->length, item->key, &o->command.error, &record);
-		if (r == 0)
-			ckpt_key_node(key, record.rank);
-		if (r == 0 && strcmp(key, item->key) != 0)
-			r = ckpt_fail(&o->command.error, CKPT_EFORMAT,
-				"%s of the exchange is of rank %u", item->key, record.rank);
-		if (r == 0)
-			r = take_record(o, &record);
-		if (r == 0) {
-			n->missing -= !n->heard[record.rank];
-			n->heard[record.rank] = true;
-		}
-	}
-	ckpt_exchange_items_clear(call->items, call->count);
-	return r;
-}
-
-static int late(struct ckpt_opener *o)
-{
-	const struct ckpt_open_sync *n = o->nodes;
-	const struct ckpt_core *core = o->command.core;
-	char names[NAMED_MAX * 12 + 32] = "";
-	uint32_t named = 0;
-	size_t at = 0;
-
-	if (o->call.why.code)
-		return ckpt_fail(&o->command.error, -ETIMEDOUT,
-			"the ranks of %s do not reach each other: %s", core->parts.label,
-			o->call.why.message);
-	for (uint32_t rank = 0; rank < core->config.world && named < NAMED_MAX; rank++)
-		if (!n->heard[rank])
-			at += (size_t)snprintf(
-				names + at, sizeof(names) - at, "%s%u", named++ ? ", " : "", rank);
-	if (n->missing > named)
-		(void)snprintf(names + at, sizeof(names) - at, " and %u more", n->missing - named);
-	return ckpt_fail(&o->command.error, -ETIMEDOUT,
-		"of %u ranks these have not opened the stores of their nodes in time: %s: start "
-		"all "
-		"of them, and see what became of these",
-		core->config.world, names);
-}
-
-static void hear_missing(struct ckpt_opener *o)
-{
-	struct ckpt_open_sync *n = o->nodes;
-	const struct ckpt_core *core = o->command.core;
-	uint64_t until_ns = n->deadline_ns;
-	uint32_t rank = n->from;
-
-	if (n->missing > CKPT_EXCHANGE_BATCH)
-		until_ns = ckpt_min_u64(until_ns, ckpt_env_now(core->parts.env) + ROUND_NS);
-	ckpt_open_prepare_talk(o, &o->work, until_ns);
-	/* That it is time for the next ones is no failure; and an exchange that is slow answers later. */
-	o->call.err = NULL;
-	o->call.answer_ns = n->deadline_ns;
-	o->call.count = 0;
-	for (uint32_t i = 0; i < core->config.world && o->call.count < CKPT_EXCHANGE_BATCH; i++) {
-		if (!n->heard[rank])
-			ckpt_key_node(o->call.items[o->call.count++].key, rank);
-		rank = (rank + 1) % core->config.world;
-	}
-	n->from = rank;
-	ckpt_exchange_call_get(&o->call);
+	/* It may have ended meanwhile. */
+	if (ckpt_round_is_complete(round))
+		ckpt_round_release(round);
+	return ckpt_task_continue(task, outcome_body);
 }
 
 static int take_marker(struct ckpt_opener *o)
@@ -261,86 +216,6 @@ static int take_marker(struct ckpt_opener *o)
 	return r;
 }
 
-static size_t count_lacking(
-	const struct ckpt_node_item *items, size_t count, const struct ckpt_node_item *low)
-{
-	size_t lacking = 0;
-
-	while (lacking < count && ckpt_node_item_order(&items[lacking], low) > 0)
-		lacking++;
-	return lacking;
-}
-
-/* Of all commits those that are newer than a store's newest, or that it does not know the end of. */
-static size_t keep_lacking(struct ckpt_node_record *all, const struct ckpt_node_item *low)
-{
-	size_t kept = 0;
-
-	for (size_t i = 0; i < all->step_count; i++)
-		if (ckpt_node_item_order(&all->steps[i], low) > 0 ||
-			ckpt_node_item_among(&all->steps[i], all->open, all->open_count))
-			all->steps[kept++] = all->steps[i];
-	return kept;
-}
-
-/* One number, two claims: starts of the job on different nodes that did not know of each other. */
-static int check_claims(struct ckpt_opener *o)
-{
-	const struct ckpt_node_record *all = &o->nodes->all;
-
-	for (size_t i = 1; i < all->claim_count; i++) {
-		const struct ckpt_node_item *a = &all->claims[i - 1];
-		const struct ckpt_node_item *b = &all->claims[i];
-		if (a->generation == b->generation)
-			return ckpt_fail(&o->command.error, CKPT_EMISMATCH,
-				"generation %llu is one thing in the store of rank %u and another "
-				"in that of "
-				"rank %u: starts of the job on some of its nodes did not know of "
-				"each other; "
-				"go on with the nodes of one of them, and give the others new "
-				"directories",
-				(unsigned long long)a->generation, a->from, b->from);
-	}
-	return 0;
-}
-
-/* What is told to all: of the items only those that some store lacks. */
-static void decide(struct ckpt_opener *o)
-{
-	struct ckpt_open_sync *n = o->nodes;
-
-	n->told_count = n->all.step_count;
-	memcpy(n->told_steps, n->all.steps, sizeof(n->told_steps));
-	n->all.rank = n->own.rank;
-	n->all.claim_count = count_lacking(n->all.claims, n->all.claim_count, &n->low_claim);
-	n->all.step_count = keep_lacking(&n->all, &n->low_step);
-	n->all.open_count = 0;
-	n->drawn = strcmp(n->all.run_id, CKPT_NODE_NO_RUN) == 0;
-	if (n->drawn)
-		ckpt_open_draw_run(o->command.core, n->all.run_id);
-}
-
-static int decided_body(struct ckpt_task *task)
-{
-	struct ckpt_opener *o = opener_of(task);
-	struct ckpt_open_sync *n = o->nodes;
-	char key[CKPT_EXCHANGE_KEY_MAX];
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_open_prepare_talk(o, task, n->deadline_ns);
-	ckpt_key_nodes(key);
-	r = tell(o, &n->all, key);
-	if (r < 0)
-		return r;
-	CKPT_AWAIT(task, o->call.task.finished);
-	if (o->call.task.result < 0)
-		return o->call.task.result == -EEXIST ? told_before(o) : o->call.task.result;
-	n->told = true;
-	return ckpt_task_continue(task, ckpt_open_catchup_body);
-	CKPT_TASK_END(task);
-}
-
 /* Somebody has made this store meanwhile. The rest that a new one needs is still to be made. */
 static int take_run(struct ckpt_opener *o)
 {
@@ -351,7 +226,7 @@ static int take_run(struct ckpt_opener *o)
 		return r;
 	if (n->drawn)
 		memcpy(n->all.run_id, n->own.run_id, sizeof(n->all.run_id));
-	r = check_run(o, &n->own);
+	r = ckpt_node_union_check_run(&n->found, &n->own, &o->command.error);
 	memcpy(n->own.run_id, CKPT_NODE_NO_RUN, sizeof(n->own.run_id));
 	return r;
 }
@@ -383,101 +258,40 @@ static int name_run_body(struct ckpt_task *task)
 		if (r < 0)
 			return r;
 	}
-	return ckpt_task_continue(task, decided_body);
+	return ckpt_task_continue(task, release_body);
 	CKPT_TASK_END(task);
 }
 
-static int lead_body(struct ckpt_task *task)
+static int round_body(struct ckpt_task *task)
 {
 	struct ckpt_opener *o = opener_of(task);
 	struct ckpt_open_sync *n = o->nodes;
 	int r;
 
 	CKPT_TASK_BEGIN(task);
-	n->heard = ckpt_alloc_array(o->command.core->config.world, sizeof(*n->heard));
-	n->node_leaders = ckpt_alloc_array(o->command.core->config.world, sizeof(*n->node_leaders));
-	if (!n->heard || !n->node_leaders)
-		return ckpt_fail(&o->command.error, -ENOMEM, "out of memory");
-	memcpy(n->all.run_id, CKPT_NODE_NO_RUN, sizeof(n->all.run_id));
-	memcpy(n->all.node, n->own.node, sizeof(n->all.node));
-	n->heard[0] = true;
-	n->missing = o->command.core->config.world - 1;
-	n->from = 1;
-	r = take_record(o, &n->own);
-	while (r == 0 && n->missing > 0) {
-		hear_missing(o);
-		CKPT_AWAIT(task, o->call.task.finished);
-		r = o->call.task.result;
-		if (r == 0)
-			r = take_heard(o);
-		else if (r == -ETIMEDOUT)
-			r = ckpt_env_now(o->command.core->parts.env) < n->deadline_ns ? 0 : late(o);
-		else
-			r = ckpt_fail(&o->command.error, r,
-				"it was closed before the other ranks had opened the stores of "
-				"their nodes");
+	if (n->own.rank == 0) {
+		if (ckpt_node_union_init(&n->found, &n->all, o->command.core->config.world) < 0)
+			return ckpt_fail(&o->command.error, -ENOMEM, "out of memory");
+		r = ckpt_node_union_add(&n->found, &n->own, &o->command.error);
+		if (r < 0)
+			return r;
 	}
-	if (r == 0)
-		r = check_claims(o);
+	put(&n->round, true);
+	CKPT_AWAIT(task, n->round.decided || ckpt_round_is_complete(&n->round));
+	if (n->round.decided)
+		return ckpt_task_continue(task, outcome_body);
+	r = ckpt_node_union_finish(&n->found, &o->command.error);
 	if (r < 0)
 		return r;
-	decide(o);
+	n->drawn = strcmp(n->all.run_id, CKPT_NODE_NO_RUN) == 0;
+	if (n->drawn)
+		ckpt_open_draw_run(o->command.core, n->all.run_id);
 	return ckpt_task_continue(
-		task, strcmp(n->own.run_id, CKPT_NODE_NO_RUN) == 0 ? name_run_body : decided_body);
-	CKPT_TASK_END(task);
-}
-
-/* The others. */
-
-static int take_decision(struct ckpt_opener *o)
-{
-	struct ckpt_open_sync *n = o->nodes;
-	const struct ckpt_exchange_item *item = &o->call.items[0];
-
-	int r = ckpt_node_record_decode(
-		item->data, item->length, item->key, &o->command.error, &n->all);
-	ckpt_exchange_items_clear(o->call.items, o->call.count);
-	if (r < 0)
-		return r;
-	r = n->all.verdict.code;
-	return r < 0 ? ckpt_fail(&o->command.error, r, "%s", n->all.verdict.reason) : 0;
-}
-
-static int follow_body(struct ckpt_task *task)
-{
-	struct ckpt_opener *o = opener_of(task);
-	struct ckpt_open_sync *n = o->nodes;
-	char key[CKPT_EXCHANGE_KEY_MAX];
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	ckpt_open_prepare_talk(o, task, n->deadline_ns);
-	ckpt_key_node(key, n->own.rank);
-	r = tell(o, &n->own, key);
-	if (r < 0)
-		return r;
-	CKPT_AWAIT(task, o->call.task.finished);
-	if (o->call.task.result < 0)
-		return o->call.task.result == -EEXIST ? told_before(o) : o->call.task.result;
-	n->told = true;
-	ckpt_open_prepare_talk(o, task, n->deadline_ns);
-	ckpt_key_nodes(o->call.items[0].key);
-	ckpt_exchange_call_get(&o->call);
-	CKPT_AWAIT(task, o->call.task.finished);
-	if (o->call.task.result < 0)
-		return o->call.task.result;
-	r = take_decision(o);
-	return r < 0 ? r : ckpt_task_continue(task, ckpt_open_catchup_body);
+		task, strcmp(n->own.run_id, CKPT_NODE_NO_RUN) == 0 ? name_run_body : release_body);
 	CKPT_TASK_END(task);
 }
 
 /* What this rank's store holds. */
-
-static int go_on(struct ckpt_task *task)
-{
-	return ckpt_task_continue(
-		task, opener_of(task)->command.core->config.rank == 0 ? lead_body : follow_body);
-}
 
 static void add_item(struct ckpt_node_item *items, size_t *count, const struct ckpt_scan_step *step,
 	uint32_t from)
@@ -548,7 +362,7 @@ static int check_newest(struct ckpt_opener *o)
 	return 0;
 }
 
-int ckpt_open_sync_held_body(struct ckpt_task *task)
+static int held_body(struct ckpt_task *task)
 {
 	struct ckpt_opener *o = opener_of(task);
 	struct ckpt_core *core = o->command.core;
@@ -568,11 +382,11 @@ int ckpt_open_sync_held_body(struct ckpt_task *task)
 		return r;
 	list_items(o->nodes, &o->scanner.scan);
 	ckpt_scanner_clear(&o->scanner);
-	return go_on(task);
+	return ckpt_task_continue(task, round_body);
 	CKPT_TASK_END(task);
 }
 
-int ckpt_open_sync_body(struct ckpt_task *task)
+static int store_body(struct ckpt_task *task)
 {
 	struct ckpt_opener *o = opener_of(task);
 	struct ckpt_core *core = o->command.core;
@@ -598,49 +412,51 @@ int ckpt_open_sync_body(struct ckpt_task *task)
 	if (r < 0)
 		return r;
 	if (!o->nodes->own.keeps || op->result == -ENOENT)
-		return go_on(task);
+		return ckpt_task_continue(task, round_body);
 	ckpt_store_mkdir(core->store, op, CKPT_NAME_GENS);
 	CKPT_AWAIT(task, op->done);
+	o->then = held_body;
 	return op->result < 0 ? op->result : ckpt_task_continue(task, ckpt_open_hold_body);
 	CKPT_TASK_END(task);
 }
 
-bool ckpt_open_sync_refuse(struct ckpt_opener *o)
+void ckpt_open_sync_end(struct ckpt_opener *o)
 {
 	struct ckpt_open_sync *n = o->nodes;
-	struct ckpt_task *waiter = &o->command.task;
-	struct ckpt_node_record record = n->own;
-	const struct ckpt_error why = o->command.error;
-	char key[CKPT_EXCHANGE_KEY_MAX];
+	const struct ckpt_error *why = &o->command.error;
+	const int code = o->work.result;
+	const char *reason = why->code ? why->message : ckpt_code_text(code);
+	char words[CKPT_REASON_CHARS];
 
+	n->round.waiter = &o->command.task;
 	/* In the session of another start nothing is said. */
-	if (o->work.result == 0 || o->used)
-		return false;
-	if (n->told)
-		return n->own.keeps && ckpt_open_catchup_tell(o, o->work.result, waiter);
-	record.verdict.code = o->work.result;
-	record.claim_count = record.step_count = record.open_count = 0;
-	(void)snprintf(record.verdict.reason, sizeof(record.verdict.reason), "%.250s",
-		why.code ? why.message : ckpt_code_text(o->work.result));
-	if (n->own.rank == 0)
-		ckpt_key_nodes(key);
+	if (code == 0 || o->used)
+		return;
+	if (n->agreed && n->own.keeps)
+		(void)ckpt_open_catchup_tell(o, code, &o->command.task);
+	if (n->round.decided)
+		return;
+	if (n->own.rank > 0)
+		(void)snprintf(words, sizeof(words),
+			"rank %u on node %s could not open its store: %.250s", n->own.rank,
+			n->own.node, reason);
 	else
-		ckpt_key_node(key, n->own.rank);
-	ckpt_open_prepare_talk(o, waiter,
-		ckpt_env_now(o->command.core->parts.env) +
-			ckpt_min_u64(timeout_ns(o->command.core) / 8, TELL_MAX_NS));
-	o->call.err = NULL;
-	int r = tell(o, &record, key);
-	o->command.error = why;
-	return r == 0;
+		(void)snprintf(words, sizeof(words), "%.250s", reason);
+	set_verdict(n, code, words);
+	put(&n->round, false);
+}
+
+bool ckpt_open_sync_over(const struct ckpt_opener *o)
+{
+	return !ckpt_task_active(&o->nodes->round.task) && !ckpt_task_active(&o->call.task);
 }
 
 void ckpt_open_sync_free(struct ckpt_open_sync *nodes)
 {
 	if (!nodes)
 		return;
-	ckpt_free(nodes->node_leaders);
-	ckpt_free(nodes->heard);
+	ckpt_round_clear(&nodes->round);
+	ckpt_node_union_clear(&nodes->found);
 	ckpt_buf_free(&nodes->words);
 	ckpt_buf_free(&nodes->bytes);
 	ckpt_free(nodes);

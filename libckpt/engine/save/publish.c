@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "engine/lineage/claim.h"
 #include "engine/lineage/lineage.h"
-#include "engine/lineage/open.h"
+#include "engine/lineage/opener.h"
 #include "engine/save/rank_schema.h"
 #include "engine/save/save_state.h"
 #include "engine/save/saver.h"

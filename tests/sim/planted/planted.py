@@ -560,7 +560,7 @@ PLANTED = [
         "",
         "a rank that died while it read keeps nobody past the deadline", ROUND),
     Planted(
-        "session-used-again", "libckpt/engine/lineage/open.c",
+        "session-used-again", "libckpt/engine/lineage/opener.c",
         "\tif (o->used)\n",
         "\tif (o->used)\n\t\treturn 0;\n\tif (o->used)\n",
         "what an earlier start has said is not heard by a later one", CROWD),
@@ -632,8 +632,8 @@ PLANTED = [
         "a step that was given up on one rank is committed for none", CROWD, NODES),
     Planted(
         "node-run-told-before-it-is-durable", "libckpt/engine/lineage/open_sync.c",
-        "\t\ttask, strcmp(n->own.run_id, CKPT_NODE_NO_RUN) == 0 ? name_run_body : decided_body);\n",
-        "\t\ttask, decided_body);\n",
+        "\t\ttask, strcmp(n->own.run_id, CKPT_NODE_NO_RUN) == 0 ? name_run_body : release_body);\n",
+        "\t\ttask, release_body);\n",
         "the stores of a job are of one run, whenever its first start ends", CROWD, NODES),
     Planted(
         "node-not-kept", "libckpt/engine/core/core.c",

@@ -494,7 +494,14 @@ static void refused_on_a_node(struct scene *s, unsigned odd)
 	for (unsigned i = 0; i < RANKS; i++) {
 		assert_true(has_ended(s, i));
 		assert_int_equal(s->command[i]->result, -EACCES);
+		/* Its own words say which file. */
+		assert_true((strcmp(s->command[i]->error.file, MARKER) == 0) == (i == odd));
 	}
+	const char *own = s->command[odd]->error.message;
+	const char *other = s->command[1 - odd]->error.message;
+	assert_non_null(strstr(other, own));
+	assert_true(odd == 0 || (strncmp(other, "rank 1 on node ", 15) == 0 &&
+					strstr(other, " could not open its store: ")));
 	end_on_a_node(s);
 }
 
@@ -506,6 +513,61 @@ static void test_refused_by_rank_0(void **state)
 static void test_refused_by_rank_1(void **state)
 {
 	refused_on_a_node(*state, 1);
+}
+
+/* A rank whose engine is closed fails for the others, too, whose engines are not closed. */
+static void test_closed_on_a_node(void **state)
+{
+	struct scene *s = *state;
+
+	fixture_node_store(s->dir, FIXTURE_RUN);
+	begin_on_a_node(s);
+	(void)io_fault_add(&s->rank[1].fault,
+		(struct io_fault_rule){
+			.path = "exchange/", .error = -EIO, .count = IO_FAULT_ALWAYS});
+	post_both(s);
+	sleep_both(s, 500);
+	s->rank[1].core.closing = true;
+	ckpt_exchange_call_stop_all(&s->rank[1].core);
+	/* It tries to say its first word for a second, and then why it has failed. */
+	sleep_both(s, 1500);
+	io_fault_clear(&s->rank[1].fault);
+	sleep_both(s, 1500);
+	assert_true(has_ended(s, 0) && has_ended(s, 1));
+	assert_int_equal(s->command[1]->result, CKPT_ECLOSED);
+	assert_int_equal(s->command[0]->result, -ECANCELED);
+	assert_non_null(strstr(s->command[0]->error.message, "rank 1 on node "));
+	s->rank[1].core.closing = false;
+	end_on_a_node(s);
+}
+
+/* Who opens alone gives up, rank 0 after 3/4 of its patience, and the others later; it says who is missing. */
+static void test_alone_on_a_node(void **state)
+{
+	static const struct {
+		unsigned late_ms;
+		const char *why;
+	} cases[RANKS] = {
+		{41250, "of 2 ranks these have not opened the stores of their nodes in time: 1:"},
+		{48750, "rank 0 has not said in time whether the stores of all nodes are open"}};
+	struct scene *s = *state;
+
+	fixture_node_store(s->dir, FIXTURE_RUN);
+	leave_session(s);
+	for (unsigned rank = 0; rank < RANKS; rank++) {
+		begin_on_a_node(s);
+		ckpt_command_post(s->command[rank], ckpt_open_body);
+		for (unsigned ms = 0; ms < cases[rank].late_ms - 50; ms += 50)
+			core_rig_sleep(&s->rank[rank], 50);
+		assert_false(has_ended(s, rank));
+		for (unsigned ms = 0; ms < 300; ms += 50)
+			core_rig_sleep(&s->rank[rank], 50);
+		assert_true(has_ended(s, rank));
+		assert_int_equal(s->command[rank]->result, -ETIMEDOUT);
+		assert_non_null(strstr(s->command[rank]->error.message, cases[rank].why));
+		end_on_a_node(s);
+		scratch_remove(strdup(scratch_join(s->dir, "exchange/rig")));
+	}
 }
 
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
@@ -528,6 +590,8 @@ int main(void)
 		SCENE(test_ranks_of_a_node),
 		SCENE(test_refused_by_rank_0),
 		SCENE(test_refused_by_rank_1),
+		SCENE(test_closed_on_a_node),
+		SCENE(test_alone_on_a_node),
 		SCENE(test_rank_1_first),
 	};
 
