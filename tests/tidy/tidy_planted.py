@@ -78,14 +78,6 @@ PLANTED = [
         },
         None,
     ),
-    *(
-        (
-            layers,
-            {f"libckpt/{unit}.h": "" for unit in known},
-            "no circle any more: " + ", ".join(sorted(known)),
-        )
-        for known in layers.KNOWN_CIRCLES
-    ),
     (sizes, {"libckpt/a.c": HEAD + "\n" * 900}, "901 lines"),
     (sizes, {"libckpt/a.c": HEAD + "\n" * 899}, None),
     (sizes, {"libckpt/a.c": LONG}, "f: 71 lines"),
