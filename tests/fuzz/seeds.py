@@ -19,6 +19,7 @@ from seeds_encoded import encoded_shards
 from seeds_index import index, tensor, tensors_json
 from seeds_ini import configurations
 from seeds_net import heads, keys, sources
+from seeds_peer import messages, slots
 from seeds_s3 import s3
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -802,6 +803,8 @@ TARGETS = {
     "http": heads,
     "keys": keys,
     "source": sources,
+    "message": messages,
+    "slot": slots,
 }
 
 

@@ -71,7 +71,7 @@ MAP = {
 
 
 #: Lower ones first: no unit test of a layer needs one above it.
-LAYERS = ("base", "device", "io", "net", "staging", "codec", "format", "s3", "store", "exchange", "engine")
+LAYERS = ("base", "device", "io", "net", "staging", "peer", "codec", "format", "s3", "store", "exchange", "engine")
 #: Slices are so many times smaller than in the run of a commit.
 SMALLER = 4
 
@@ -81,7 +81,10 @@ def unit_folders(paths: list[str]) -> set[str] | None:
     found: set[str] = set()
     for path in paths:
         words = path.split("/")
-        if words[0] == "libckpt" and words[1] in LAYERS:
+        # Nothing else uses it.
+        if path.startswith("libckpt/peer/"):
+            found.add("peer")
+        elif words[0] == "libckpt" and words[1] in LAYERS:
             found |= {*LAYERS[LAYERS.index(words[1]) :], "tools"}
         elif path.startswith("tests/unit/") and len(words) > 3:
             found.add(words[2])
