@@ -22,6 +22,7 @@ MAP = {
     "libckpt/s3/*": "unit s3 tidy lint format",
     "libckpt/net/*": "unit s3 tidy lint format",
     "libckpt/*": "unit api tidy lint format",
+    "agent/*": "unit tools tidy lint format",
     "include/*": "unit api python tidy installed lint format",
     "bindings/python/*.py": "python typing tidy format",
     "bindings/python/*": "python typing tidy format",
@@ -82,7 +83,7 @@ def unit_folders(paths: list[str]) -> set[str] | None:
     for path in paths:
         words = path.split("/")
         # Nothing else uses it.
-        if path.startswith("libckpt/peer/"):
+        if words[0] == "agent" or path.startswith("libckpt/peer/"):
             found.add("peer")
         elif words[0] == "libckpt" and words[1] in LAYERS:
             found |= {*LAYERS[LAYERS.index(words[1]) :], "tools"}

@@ -337,7 +337,7 @@ def lint_tidy(lane: Lane, _: list[Test]) -> None:
     folder = ROOT / "build-lint/lint"
     folder.mkdir(exist_ok=True)
     (folder / "compile_commands.json").write_text(json.dumps(once))
-    files = to_look_at(tracked("libckpt/*.c", "tools/*.c"))
+    files = to_look_at(tracked("libckpt/*.c", "agent/*.c", "tools/*.c"))
     if not files:
         return
     tidy = ["run-clang-tidy", "-quiet", "-p", str(folder), "-j", str(CPUS)]

@@ -158,7 +158,7 @@ def test_the_commit_that_landed_is_known() -> None:
         (["libckpt/engine/save/save.c"], {"engine", "tools"}),
         (["libckpt/store/store.c", "docs/s3.md"], {"store", "exchange", "engine", "tools"}),
         (["tests/unit/io/test_io.c", "tools/cli.c"], {"io", "tools"}),
-        (["libckpt/peer/client.c"], {"peer"}),
+        (["libckpt/peer/client.c", "agent/fill.c"], {"peer"}),
         (["bindings/python/libckpt/_load.py"], set()),
         (["libckpt/engine/save/save.c", "tests/lib/test.h"], None),
         (["include/ckpt/ckpt.h"], None),

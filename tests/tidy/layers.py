@@ -13,6 +13,9 @@ RANKS = {"base": 0, "device": 1, "io": 1, "net": 1}
 RANKS |= {"staging": 2, "codec": 2, "format": 2, "s3": 2, "store": 3, "peer": 3}
 RANKS |= {"exchange": 4, "engine": 5, "api": 6}
 
+# What agent/ may include, besides its own headers.
+AGENT = ("base", "staging", "peer")
+
 # The folders of the engine, the lowest first.
 ENGINE = (
     "core",
@@ -84,6 +87,16 @@ def _outside(tree):
                 yield path, line, f'only <ckpt/...> is for programs, not "{quoted}"'
 
 
+def _agent(tree):
+    """The agent is a program of the lower layers."""
+    for path in tree.paths(r"^agent/.*\.[ch]$"):
+        for line, quoted, _ in includes(tree, path):
+            if quoted is None or f"agent/{quoted}" in tree.files:
+                continue
+            if quoted.split("/")[0] not in AGENT or f"libckpt/{quoted}" not in tree.files:
+                yield path, line, f'agent/ must not include "{quoted}"'
+
+
 def _circles(tree):
     graph = {}
     for path in tree.paths(r"^(libckpt|include)/.*\.h$"):
@@ -152,5 +165,6 @@ def check(tree):
     yield from _engine(tree)
     yield from _public(tree)
     yield from _outside(tree)
+    yield from _agent(tree)
     headers = list(_circles(tree))
     yield from headers or _file_circles(tree)

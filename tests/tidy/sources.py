@@ -12,6 +12,6 @@ def check(tree):
         for name in re.findall(r"'([\w./-]+)'", tree.files[path]):
             source = name if name.endswith(".c") else name + ".c"
             built.add(posixpath.normpath(posixpath.join(folder, source)))
-    for path in tree.paths(r"^(libckpt|tools|tests|benchmarks)/.*\.c$"):
+    for path in tree.paths(r"^(libckpt|agent|tools|tests|benchmarks)/.*\.c$"):
         if path not in built:
             yield path, 1, "is in no meson.build"

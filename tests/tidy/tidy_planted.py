@@ -51,6 +51,8 @@ PLANTED = [
     ),
     (layers, {"include/ckpt/a.h": "#include <stdbool.h>\n"}, "public header"),
     (layers, {"tools/a.c": '#include "base/b.h"\n', "libckpt/base/b.h": ""}, "for programs"),
+    (layers, {"agent/a.c": '#include "store/b.h"\n', "libckpt/store/b.h": ""}, "agent/ must not"),
+    (layers, {"agent/a.c": '#include "b.h"\n#include "peer/c.h"\n', "agent/b.h": "", "libckpt/peer/c.h": ""}, None),
     (
         layers,
         {
