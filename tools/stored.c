@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stored.h"
 
-static const char *const form_names[] = {"file", "rounded", "compressed", "plain"};
+static const char *const form_names[] = {
+	"file", "rounded", "compressed", "plain", "same", "difference"};
 
 static void add_rank(
 	struct stored *stored, uint32_t rank, const struct ckpt_stored_info *infos, size_t count)
@@ -16,7 +17,7 @@ static void add_rank(
 					 "bytes_stored", (json_int_t)infos[0].bytes_stored));
 	for (size_t i = 1; i < count; i++) {
 		/* A later library may know more. */
-		if (infos[i].form > CKPT_STORED_PLAIN || infos[i].dtype >= CKPT_DTYPE_END)
+		if (infos[i].form > CKPT_STORED_DIFFERENCE || infos[i].dtype >= CKPT_DTYPE_END)
 			continue;
 		struct ckpt_stored_info *sum = &stored->chunks[infos[i].form][infos[i].dtype];
 		sum->bytes += infos[i].bytes;
@@ -70,7 +71,7 @@ json_t *stored_object(const struct stored *stored)
 {
 	json_t *chunks = json_array();
 
-	for (uint32_t form = CKPT_STORED_ROUNDED; form <= CKPT_STORED_PLAIN; form++)
+	for (uint32_t form = CKPT_STORED_ROUNDED; form <= CKPT_STORED_DIFFERENCE; form++)
 		for (uint32_t dtype = 0; dtype < CKPT_DTYPE_END; dtype++) {
 			const struct ckpt_stored_info *sum = &stored->chunks[form][dtype];
 			if (sum->bytes > 0)
@@ -101,7 +102,7 @@ void stored_print(const struct stored *stored)
 	if (stored->encoded < stored->ranks)
 		(void)printf("; %u of %u ranks are encoded", stored->encoded, stored->ranks);
 	(void)printf("\n%-11s  %10s  %10s  %6s  STORED\n", "DTYPE", "SIZE", "IN FILE", "RATIO");
-	for (uint32_t form = CKPT_STORED_ROUNDED; form <= CKPT_STORED_PLAIN; form++)
+	for (uint32_t form = CKPT_STORED_ROUNDED; form <= CKPT_STORED_DIFFERENCE; form++)
 		for (uint32_t dtype = 0; dtype < CKPT_DTYPE_END; dtype++) {
 			const struct ckpt_stored_info *sum = &stored->chunks[form][dtype];
 			if (sum->bytes > 0)

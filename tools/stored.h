@@ -12,7 +12,7 @@ struct stored {
 	uint32_t encoded;    /* ranks with an encoded shard */
 	uint32_t ranks;
 	/* Of the chunks of encoded shards: by form and type; what no rank has is 0. */
-	struct ckpt_stored_info chunks[CKPT_STORED_PLAIN + 1][CKPT_DTYPE_END];
+	struct ckpt_stored_info chunks[CKPT_STORED_DIFFERENCE + 1][CKPT_DTYPE_END];
 	json_t *by_rank; /* owned */
 };
 

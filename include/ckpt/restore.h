@@ -126,7 +126,9 @@ enum ckpt_stored_form {
 	CKPT_STORED_FILE = 0,    /* the whole file, with all that is not in chunks */
 	CKPT_STORED_ROUNDED = 1, /* 16-bit weights, some or all as the rounding of fp32 tensors */
 	CKPT_STORED_COMPRESSED = 2, /* the others that became smaller */
-	CKPT_STORED_PLAIN = 3       /* what did not become smaller */
+	CKPT_STORED_PLAIN = 3,      /* what did not become smaller */
+	CKPT_STORED_SAME = 4,       /* not at all: an earlier step has these bytes */
+	CKPT_STORED_DIFFERENCE = 5  /* as what has changed since an earlier step */
 };
 
 struct ckpt_stored_info {
@@ -139,7 +141,7 @@ struct ckpt_stored_info {
 };
 
 /* More than the number of infos of any shard. */
-#define CKPT_STORED_INFOS_MAX 100
+#define CKPT_STORED_INFOS_MAX 128
 
 /*
  * Describes how a rank's shard is stored, in *ret_count infos, of which the first `room` are set. The caller sets `size` in

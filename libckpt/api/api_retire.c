@@ -28,6 +28,7 @@ int ckpt_catalog_expire(struct ckpt_catalog *catalog, uint64_t keep_last, uint64
 	if (!expired)
 		return ckpt_fail(err, -ENOMEM, "out of memory");
 	ckpt_lineage_mark_rolled_back(scan);
+	ckpt_scan_mark_needed(scan);
 	while ((s = ckpt_retention_next(scan, &keep, s ? s->generation : 0, s ? s->step : 0)))
 		expired[s - scan->steps] = true;
 	for (size_t i = 0; i < scan->step_count; i++)

@@ -6,7 +6,7 @@
 #include "api/copyin.h"
 #include "base/error.h"
 
-#define FORMS 4 /* of enum ckpt_stored_form */
+#define FORMS 6 /* of enum ckpt_stored_form */
 
 struct sums {
 	struct ckpt_stored_info file;
@@ -32,6 +32,10 @@ static enum ckpt_stored_form form_of(const struct ckpt_encoded_chunk *stored)
 {
 	if (stored->kind == CKPT_ENCODED_PLAIN)
 		return CKPT_STORED_PLAIN;
+	if (stored->kind == CKPT_ENCODED_SAME)
+		return CKPT_STORED_SAME;
+	if (stored->base > 0)
+		return CKPT_STORED_DIFFERENCE;
 	return stored->ref_count > 0 ? CKPT_STORED_ROUNDED : CKPT_STORED_COMPRESSED;
 }
 

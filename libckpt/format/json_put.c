@@ -61,8 +61,12 @@ void ckpt_put_line(struct ckpt_buf *out, const char *text, size_t size)
 	ckpt_buf_put_json(out, line);
 }
 
+void ckpt_put_head_major(struct ckpt_buf *out, const char *kind, unsigned major)
+{
+	ckpt_buf_printf(out, "{\"format\":[%u,%d],\"kind\":\"%s\"", major, CKPT_FORMAT_MINOR, kind);
+}
+
 void ckpt_put_head(struct ckpt_buf *out, const char *kind)
 {
-	ckpt_buf_printf(out, "{\"format\":[%d,%d],\"kind\":\"%s\"", CKPT_FORMAT_MAJOR,
-		CKPT_FORMAT_MINOR, kind);
+	ckpt_put_head_major(out, kind, CKPT_FORMAT_MAJOR);
 }

@@ -18,5 +18,7 @@ void ckpt_put_dims(struct ckpt_buf *out, const int64_t *dims, size_t count);
 void ckpt_put_line(struct ckpt_buf *out, const char *text, size_t size);
 /* {"format":[1,0],"kind":"KIND": the begin of every sealed file. */
 void ckpt_put_head(struct ckpt_buf *out, const char *kind);
+/* The same of a file of major version `major`. */
+void ckpt_put_head_major(struct ckpt_buf *out, const char *kind, unsigned major);
 
 #endif

@@ -19,6 +19,10 @@
 
 #define KIND "manifest"
 
+/* Who does not know of bases would remove them. */
+#define MAJOR_WITHOUT_BASES 1
+#define MAJOR_WITH_BASES    2
+
 /* Less than the JSON of any rank's record, to limit the number of ranks by the file's length. */
 #define RANK_JSON_MIN 64
 
@@ -36,6 +40,7 @@ enum member {
 	CATALOG,
 	REPLICAS,
 	SCOPE,
+	BASES,
 	RANKS,
 	DIGEST
 };
@@ -54,6 +59,7 @@ static const char *const members[] = {
 	[CATALOG] = "catalog",
 	[REPLICAS] = "replicas",
 	[SCOPE] = "scope",
+	[BASES] = "bases",
 	[RANKS] = "ranks",
 	[DIGEST] = CKPT_SEALED_DIGEST,
 	NULL,
@@ -93,6 +99,36 @@ static void put_catalog(struct ckpt_buf *out, const struct ckpt_manifest *m)
 		m->catalog_bytes);
 }
 
+static bool is_before(const struct ckpt_base_step *base, uint64_t generation, uint64_t step)
+{
+	return base->step < step && base->generation <= generation;
+}
+
+/* The steps that a step needs ascend, in one lineage, up to the step itself. */
+static bool bases_are_good(const struct ckpt_manifest *m)
+{
+	for (unsigned i = 0; i < m->base_count; i++) {
+		bool last = i + 1 == m->base_count;
+
+		if (!is_before(&m->bases[i], last ? m->generation : m->bases[i + 1].generation,
+			    last ? m->step : m->bases[i + 1].step))
+			return false;
+	}
+	return true;
+}
+
+static void put_bases(struct ckpt_buf *out, const struct ckpt_manifest *m)
+{
+	if (m->base_count == 0)
+		return;
+	CKPT_ASSERT(bases_are_good(m));
+	ckpt_buf_puts(out, ",\"bases\":[");
+	for (unsigned i = 0; i < m->base_count; i++)
+		ckpt_buf_printf(out, "%s[%" PRIu64 ",%" PRIu64 "]", i > 0 ? "," : "",
+			m->bases[i].generation, m->bases[i].step);
+	ckpt_buf_puts(out, "]");
+}
+
 static void put_rank(struct ckpt_buf *out, const struct ckpt_manifest_rank *rank, uint32_t number)
 {
 	char hex[CKPT_DIGEST_HEX];
@@ -120,7 +156,8 @@ int ckpt_manifest_encode(const struct ckpt_manifest *m, struct ckpt_buf *out)
 	CKPT_ASSERT(m->generation >= 1 && m->generation <= CKPT_GENERATION_MAX);
 	CKPT_ASSERT(m->step <= CKPT_STEP_MAX);
 	CKPT_ASSERT(m->world >= 1 && m->world <= CKPT_WORLD_MAX);
-	ckpt_put_head(out, KIND);
+	CKPT_ASSERT(m->base_count <= (commit ? CKPT_BASES_MAX : 0));
+	ckpt_put_head_major(out, KIND, m->base_count > 0 ? MAJOR_WITH_BASES : MAJOR_WITHOUT_BASES);
 	ckpt_buf_printf(out,
 		",\"run_id\":\"%s\",\"generation\":%" PRIu64 ",\"step\":%" PRIu64
 		",\"outcome\":\"%s\",\"attempt\":\"%s\",\"wall_ms\":%" PRIu64 ",\"world\":%u",
@@ -134,6 +171,7 @@ int ckpt_manifest_encode(const struct ckpt_manifest *m, struct ckpt_buf *out)
 		}
 		if (m->node_stores)
 			ckpt_buf_puts(out, ",\"scope\":\"node\"");
+		put_bases(out, m);
 		ckpt_buf_puts(out, ",\"ranks\":[");
 		for (uint32_t i = 0; i < m->world; i++)
 			put_rank(out, &m->ranks[i], i);
@@ -252,6 +290,32 @@ static void read_catalog(struct ckpt_reader *r, struct ckpt_manifest *m)
 		(void)ckpt_reader_fail(r, "its \"catalog\" lacks a member");
 }
 
+static bool read_base_number(struct ckpt_reader *r, uint64_t min, uint64_t max, uint64_t *ret)
+{
+	return ckpt_reader_item(r) ? ckpt_sealed_number(r, min, max, ret)
+				   : ckpt_reader_fail(r, "a base is not [generation,step]");
+}
+
+static void read_base(struct ckpt_reader *r, struct ckpt_base_step *base)
+{
+	if (ckpt_reader_open(r, '[') &&
+		read_base_number(r, 1, CKPT_GENERATION_MAX, &base->generation) &&
+		read_base_number(r, 0, CKPT_STEP_MAX, &base->step) && ckpt_reader_item(r))
+		(void)ckpt_reader_fail(r, "a base is not [generation,step]");
+}
+
+static void read_bases(struct ckpt_reader *r, struct ckpt_manifest *m)
+{
+	(void)ckpt_reader_open(r, '[');
+	while (ckpt_reader_item(r)) {
+		if (m->base_count == CKPT_BASES_MAX) {
+			(void)ckpt_reader_fail(r, "it has more than %d bases", CKPT_BASES_MAX);
+			return;
+		}
+		read_base(r, &m->bases[m->base_count++]);
+	}
+}
+
 static void read_outcome(struct ckpt_reader *r, struct ckpt_manifest *m)
 {
 	char outcome[16];
@@ -314,6 +378,9 @@ static void read_member(struct ckpt_reader *r, int member, struct ckpt_manifest 
 	case SCOPE:
 		read_scope(r, m);
 		break;
+	case BASES:
+		read_bases(r, m);
+		break;
 	default:
 		(void)ckpt_reader_skip(r);
 	}
@@ -341,8 +408,12 @@ static int read_manifest(const char *data, size_t length, const char *file, stru
 		if (!(seen & UINT32_C(1) << i))
 			return ckpt_sealed_lacks(members[i], file, err);
 	}
-	if (m->kind == CKPT_MANIFEST_ABORT)
+	if (m->kind == CKPT_MANIFEST_ABORT) {
+		m->base_count = 0; /* it has no shards */
 		return seen & UINT32_C(1) << REASON ? 0 : ckpt_sealed_lacks("reason", file, err);
+	}
+	if (!bases_are_good(m))
+		return ckpt_sealed_lacks("bases", file, err);
 	if (!(seen & UINT32_C(1) << RANKS))
 		return ckpt_sealed_lacks("ranks", file, err);
 	return read_ranks(&ranks, length, m);
@@ -354,7 +425,7 @@ int ckpt_manifest_decode(const void *data, size_t length, const char *file, stru
 	struct ckpt_manifest m = {0};
 	int r;
 
-	r = ckpt_sealed_check(data, length, KIND, file, err);
+	r = ckpt_sealed_check_major(data, length, KIND, MAJOR_WITH_BASES, file, err);
 	if (r == 0)
 		r = read_manifest(data, length, file, err, &m);
 	if (r < 0) {

@@ -13,6 +13,7 @@
 #define CKPT_WORLD_MAX    1000000
 /* So many ranks fit into a manifest of CKPT_SEALED_MAX, however long their node names are. */
 #define CKPT_WORLD_SAVING 50000
+#define CKPT_BASES_MAX    16 /* steps that another one needs */
 
 /* ckpt.json */
 struct ckpt_marker {
@@ -33,6 +34,12 @@ struct ckpt_claim {
 	uint32_t world;
 	char node[CKPT_NODE_CHARS];
 	uint64_t wall_ms;
+};
+
+/* A step that another one needs, because shards of it are decoded with its shards. */
+struct ckpt_base_step {
+	uint64_t generation;
+	uint64_t step;
 };
 
 struct ckpt_manifest_rank {
@@ -62,8 +69,11 @@ struct ckpt_manifest {
 	char replicas[256]; /* of a commit: how its ranks differ; "": not */
 	/* Of a commit: every node had its own store, with all that its ranks need. */
 	bool node_stores;
-	struct ckpt_digest catalog;       /* of a commit: its name */
-	uint64_t catalog_bytes;           /* size of the catalog file; 0: there is none */
+	struct ckpt_digest catalog; /* of a commit: its name */
+	uint64_t catalog_bytes;     /* size of the catalog file; 0: there is none */
+	/* Of a commit: the steps that it needs, ascending. */
+	struct ckpt_base_step bases[CKPT_BASES_MAX];
+	unsigned base_count;
 	struct ckpt_manifest_rank *ranks; /* of a commit: `world` of them, in order */
 };
 

@@ -61,19 +61,25 @@ int ckpt_sealed_open(const void *data, size_t length, const char *file, struct c
 	return 0;
 }
 
-int ckpt_format_check(uint64_t major, uint64_t minor, const char *file, struct ckpt_error *err)
+static int check_version(
+	uint64_t major, uint64_t minor, unsigned most, const char *file, struct ckpt_error *err)
 {
 	struct ckpt_where where = {.file = file};
 
 	if (major == 0)
 		return refuse(err, CKPT_EFORMAT, file, "has format 0, which does not exist");
-	if (major <= CKPT_FORMAT_MAJOR)
+	if (major <= most)
 		return 0;
 	return ckpt_fail_at(err, CKPT_EVERSION, &where,
 		"%s is of format %" PRIu64 ".%" PRIu64
 		", and this is libckpt %s, which reads formats "
-		"up to %d: install libckpt %" PRIu64 ".0 or newer",
-		file, major, minor, CKPT_VERSION, CKPT_FORMAT_MAJOR, major);
+		"up to %u: install libckpt %" PRIu64 ".0 or newer",
+		file, major, minor, CKPT_VERSION, most, major);
+}
+
+int ckpt_format_check(uint64_t major, uint64_t minor, const char *file, struct ckpt_error *err)
+{
+	return check_version(major, minor, CKPT_FORMAT_MAJOR, file, err);
 }
 
 static bool read_format(struct ckpt_reader *r, uint64_t version[2])
@@ -88,8 +94,8 @@ static bool read_format(struct ckpt_reader *r, uint64_t version[2])
 }
 
 /* Checks version and kind before anything that a newer version may change. */
-static int check_head(
-	const char *data, size_t length, const char *kind, const char *file, struct ckpt_error *err)
+static int check_head(const char *data, size_t length, const char *kind, unsigned major,
+	const char *file, struct ckpt_error *err)
 {
 	static const char *const names[] = {CKPT_SEALED_FORMAT, CKPT_SEALED_KIND, NULL};
 	uint64_t version[2] = {0};
@@ -118,7 +124,7 @@ static int check_head(
 		return CKPT_EFORMAT;
 	if (!versioned)
 		return refuse(err, CKPT_EFORMAT, file, "has no \"format\":[major,minor]");
-	rc = ckpt_format_check(version[0], version[1], file, err);
+	rc = check_version(version[0], version[1], major, file, err);
 	if (rc < 0)
 		return rc;
 	if (same)
@@ -127,16 +133,22 @@ static int check_head(
 		"%s is not of kind \"%s\"", file, kind);
 }
 
-int ckpt_sealed_check(
-	const void *data, size_t length, const char *kind, const char *file, struct ckpt_error *err)
+int ckpt_sealed_check_major(const void *data, size_t length, const char *kind, unsigned major,
+	const char *file, struct ckpt_error *err)
 {
 	int r = ckpt_sealed_open(data, length, file, err);
 
 	if (r == 0)
 		r = ckpt_json_scan(data, length, SIZE_MAX, CKPT_SEALED_DEPTH, file, err);
 	if (r == 0)
-		r = check_head(data, length, kind, file, err);
+		r = check_head(data, length, kind, major, file, err);
 	return r;
+}
+
+int ckpt_sealed_check(
+	const void *data, size_t length, const char *kind, const char *file, struct ckpt_error *err)
+{
+	return ckpt_sealed_check_major(data, length, kind, CKPT_FORMAT_MAJOR, file, err);
 }
 
 int ckpt_sealed_lacks(const char *key, const char *file, struct ckpt_error *err)

@@ -28,6 +28,9 @@ int ckpt_sealed_open(const void *data, size_t length, const char *file, struct c
  */
 int ckpt_sealed_check(const void *data, size_t length, const char *kind, const char *file,
 	struct ckpt_error *err);
+/* The same of a kind of file of which major versions up to `major` are read. */
+int ckpt_sealed_check_major(const void *data, size_t length, const char *kind, unsigned major,
+	const char *file, struct ckpt_error *err);
 
 /*
  * Reads the members of a checked file: each of `names` (at most 32, NULL after the last) must occur once. `read` takes

@@ -47,6 +47,7 @@ size_t fuzz_occurrences(const char *data, size_t size, const char *what);
 struct fuzz_sealed {
 	size_t size;
 	unsigned memory; /* at most so many times the length of the file */
+	unsigned major;  /* the greatest major version that is read; 0: 1 */
 	int (*decode)(const uint8_t *data, size_t length, struct ckpt_error *err, void *ret_value);
 	int (*encode)(const void *value, struct ckpt_buf *out);
 	/* What was decoded keeps to FORMAT.md. */

@@ -43,10 +43,14 @@ static void check(const void *value)
 	FUZZ_CHECK(m->world >= 1 && m->world <= CKPT_WORLD_MAX);
 	FUZZ_CHECK(fuzz_is_line(m->reason, strlen(m->reason)));
 	if (m->kind == CKPT_MANIFEST_ABORT) {
-		FUZZ_CHECK(!m->ranks);
+		FUZZ_CHECK(!m->ranks && m->base_count == 0);
 		return;
 	}
 	FUZZ_CHECK(m->kind == CKPT_MANIFEST_COMMIT && m->ranks);
+	FUZZ_CHECK(m->base_count <= CKPT_BASES_MAX);
+	for (unsigned i = 0; i < m->base_count; i++)
+		FUZZ_CHECK(m->bases[i].step <
+			   (i + 1 < m->base_count ? m->bases[i + 1].step : m->step));
 	for (uint32_t i = 0; i < m->world; i++) {
 		const struct ckpt_manifest_rank *rank = &m->ranks[i];
 
@@ -80,6 +84,9 @@ static bool same(const void *value, const void *again)
 	/* A commit may have a reason: nobody asks for it. */
 	if (a->kind == CKPT_MANIFEST_ABORT)
 		return strcmp(a->reason, b->reason) == 0;
+	if (a->base_count != b->base_count ||
+		memcmp(a->bases, b->bases, a->base_count * sizeof(*a->bases)) != 0)
+		return false;
 	for (uint32_t i = 0; i < a->world; i++) {
 		if (!same_rank(&a->ranks[i], &b->ranks[i]))
 			return false;
@@ -94,6 +101,7 @@ static void clear(void *value)
 
 const struct fuzz_sealed fuzz_kind = {.size = sizeof(struct ckpt_manifest),
 	.memory = 4,
+	.major = 2,
 	.decode = decode,
 	.encode = encode,
 	.check = check,

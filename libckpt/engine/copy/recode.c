@@ -44,7 +44,7 @@ static void init_shard(struct ckpt_recode *c, struct ckpt_shard *shard)
 
 static uint64_t file_bytes(const struct ckpt_shard *shard)
 {
-	return shard->encoded ? shard->view.layout->bytes : shard->index->layout->bytes;
+	return shard->encoded ? shard->file_bytes : shard->index->layout->bytes;
 }
 
 static int rank_body(struct ckpt_task *task)

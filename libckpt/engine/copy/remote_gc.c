@@ -183,6 +183,7 @@ static int judge(struct ckpt_remote_gc *u)
 	if (r < 0)
 		return r;
 	ckpt_lineage_mark_rolled_back(scan);
+	ckpt_scan_mark_needed(scan);
 	ckpt_free(u->expired);
 	u->expired = ckpt_alloc_array(scan->step_count + 1, sizeof(*u->expired));
 	if (!u->expired)

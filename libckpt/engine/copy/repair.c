@@ -319,7 +319,7 @@ static void start_copy(struct ckpt_repairer *m)
 		.encoded = m->there.encoded,
 		.chunks = &m->bad};
 	m->copy = (struct ckpt_shard_copy){.shard = &m->shard,
-		.view = useless && m->there.encoded ? &m->there.view : NULL,
+		.view = useless ? ckpt_shard_view(&m->there) : NULL,
 		.dest = m->core->store,
 		.read = {.core = m->core,
 			.store = useless ? m->source : m->core->store,

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/shard/bad_chunk.h"
 
 #define MEMORY_ALIGN 4096
 
@@ -279,7 +280,7 @@ static void take_compared(struct ckpt_shard_encode *e)
 	if (e->bad == CKPT_SHARD_READ_NO_CHUNK || stopping(e))
 		return;
 	e->code_read = true;
-	fail(e, ckpt_shard_read_fail_chunk(c->err, c->layout, e->bad, c->file->path, c->store));
+	fail(e, ckpt_bad_chunk_fail(c->err, c->layout, e->bad, c->file->path, c->store));
 }
 
 static bool is_good(struct ckpt_shard_encode *e, size_t chunk, const void *data)

@@ -55,7 +55,7 @@ void ckpt_step_copy_init_copy(struct ckpt_step_copy *e)
 	ckpt_shard_copy_clear(&e->copy);
 	/* Where the manifest is there an index before the name of its shard would be damage. */
 	e->copy = (struct ckpt_shard_copy){.shard = e->shard,
-		.view = e->shard->encoded && !e->plain ? &e->shard->view : NULL,
+		.view = e->plain ? NULL : ckpt_shard_view(e->shard),
 		.dest = e->store,
 		.read = {.core = e->core,
 			.store = e->shard->store,
@@ -222,7 +222,7 @@ static int check_form(struct ckpt_step_copy *e)
 		return 0;
 	enum ckpt_rank_file form =
 		ckpt_rank_files_form(&e->names, rank->rank, CKPT_RANK_SHARD, rank->attempt);
-	if (form == (e->plain ? CKPT_RANK_SHARD : CKPT_RANK_ENCODED))
+	if (form == (e->plain || !ckpt_shard_view(e->shard) ? CKPT_RANK_SHARD : CKPT_RANK_ENCODED))
 		return 0;
 	ckpt_name_rank_file(path, ckpt_step_copy_generation(e), ckpt_step_copy_step(e), rank->rank,
 		form, rank->attempt);

@@ -207,7 +207,7 @@ static void start_copy(struct ckpt_upload *u)
 	bool bucket = u->core->parts.remote.bucket;
 
 	u->copy.shard = &u->shard;
-	u->copy.view = u->shard.encoded && !goes(u, CKPT_REMOTE_PLAIN) ? &u->shard.view : NULL;
+	u->copy.view = goes(u, CKPT_REMOTE_PLAIN) ? NULL : ckpt_shard_view(&u->shard);
 	u->copy.encodes = !u->shard.encoded && goes(u, CKPT_REMOTE_COMPACT);
 	u->copy.dest = u->dest;
 	u->copy.read = (struct ckpt_shard_read_config){.core = u->core,

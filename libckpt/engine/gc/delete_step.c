@@ -222,8 +222,16 @@ static bool is_last(const struct ckpt_deletion *r)
 static int lock_body(struct ckpt_task *task)
 {
 	struct ckpt_deletion *r = deletion_of(task);
+	const struct ckpt_scan_step *needs;
 
 	CKPT_TASK_BEGIN(task);
+	needs = ckpt_scan_needs(&r->core->lineage->scan, r->generation, r->step);
+	if (needs)
+		return ckpt_fail(r->err, -EBUSY,
+			"step %llu of %s is kept: step %llu is decoded with its shards, and has to "
+			"be deleted first",
+			(unsigned long long)r->step, r->core->parts.label,
+			(unsigned long long)needs->step);
 	if (is_last(r))
 		return ckpt_fail(r->err, -EBUSY,
 			"step %llu of %s is kept: no other good step is left, or none will be "

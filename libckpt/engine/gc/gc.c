@@ -70,6 +70,7 @@ static bool next_expired(struct ckpt_gc *k)
 		.pin_count = core->pin_count};
 
 	ckpt_lineage_mark_rolled_back(&core->lineage->scan);
+	ckpt_scan_mark_needed(&core->lineage->scan);
 	const struct ckpt_scan_step *s = ckpt_retention_next(
 		&core->lineage->scan, &keep, k->tried_generation, k->tried_step);
 	if (!s)
@@ -124,6 +125,11 @@ static void note_expired(struct ckpt_gc *k)
 		const struct ckpt_scan_step *s = ckpt_scan_find(
 			&core->lineage->scan, k->deletion.generation, k->deletion.step);
 		core->stats.steps_removed += s && s->state != CKPT_STEP_ABORTED;
+		/* What it needed is older, and may expire now. */
+		if (s && s->base_count > 0) {
+			k->tried_generation = 0;
+			k->tried_step = 0;
+		}
 		ckpt_scan_drop(&core->lineage->scan, k->deletion.generation, k->deletion.step);
 		ckpt_log(core->parts.log, CKPT_LOG_DEBUG, "deleted step %llu of %s",
 			(unsigned long long)k->deletion.step, core->parts.label);

@@ -38,7 +38,7 @@ int ckpt_delete_command_body(struct ckpt_task *task);
 /*
  * What is kept: the newest `keep_last` steps of the lineage (0: all), every keep_every-th (0: none), and pinned ones.
  * Quarantined steps and steps with a tombstone do not count as kept, but stay while they are newer than the oldest kept
- * step. So do steps that were rolled back.
+ * step. So do steps that were rolled back. A step that another one needs (its base) stays as long as that one is there.
  */
 struct ckpt_retention {
 	uint64_t keep_last;
@@ -56,7 +56,7 @@ struct ckpt_retention {
 
 /*
  * The oldest expired step after (generation, step) by generation and number; NULL: there is none. Never the newest of
- * the lineage. Includes marked and rolled back steps. The record of an aborted step expires when there are
+ * the lineage. Requires ckpt_scan_mark_needed(). Includes marked and rolled back steps. The record of an aborted step expires when there are
  * CKPT_ABORTED_KEPT newer ones. A late writer that would publish in its place then finds neither its shard nor the
  * directory.
  */

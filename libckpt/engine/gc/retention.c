@@ -6,6 +6,9 @@ static bool is_kept(const struct ckpt_retention *keep, const struct ckpt_scan_st
 {
 	if (s->in_lineage && keep->keep_every && s->step % keep->keep_every == 0)
 		return true;
+	/* Those that need it go first. */
+	if (s->needed)
+		return true;
 	if (keep->core && keep->core->hooks->keeps(keep->core, s->generation, s->step))
 		return true;
 	for (size_t i = 0; i < keep->pin_count; i++)

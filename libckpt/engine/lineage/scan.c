@@ -110,6 +110,35 @@ void ckpt_scan_drop(struct ckpt_scan *scan, uint64_t generation, uint64_t step)
 	memmove(old, old + 1, (scan->step_count - place) * sizeof(*old));
 }
 
+void ckpt_scan_mark_needed(struct ckpt_scan *scan)
+{
+	for (size_t i = 0; i < scan->step_count; i++)
+		scan->steps[i].needed = false;
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+
+		for (unsigned k = 0; k < s->base_count; k++) {
+			struct ckpt_scan_step *base =
+				ckpt_scan_find(scan, s->bases[k].generation, s->bases[k].step);
+			if (base)
+				base->needed = true;
+		}
+	}
+}
+
+const struct ckpt_scan_step *ckpt_scan_needs(
+	const struct ckpt_scan *scan, uint64_t generation, uint64_t step)
+{
+	for (size_t i = 0; i < scan->step_count; i++) {
+		const struct ckpt_scan_step *s = &scan->steps[i];
+
+		for (unsigned k = 0; k < s->base_count; k++)
+			if (s->bases[k].generation == generation && s->bases[k].step == step)
+				return s;
+	}
+	return NULL;
+}
+
 int ckpt_scan_put_gen(struct ckpt_scan *scan, const struct ckpt_scan_gen *gen)
 {
 	struct ckpt_scan_gen *old = ckpt_scan_gen(scan, gen->generation);

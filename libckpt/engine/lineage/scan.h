@@ -34,6 +34,9 @@ struct ckpt_scan_step {
 	char attempt[CKPT_ATTEMPT_CHARS];
 	char note[256];
 	int code; /* BROKEN: why; the step may be good if this is a system error or CKPT_EVERSION */
+	struct ckpt_base_step bases[CKPT_BASES_MAX]; /* steps that it needs */
+	unsigned base_count;
+	bool needed; /* it is a base of another one */
 };
 
 struct ckpt_scan {
@@ -71,6 +74,15 @@ int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err);
  * the same origin, so not on steps of a run before a new start. Requires ckpt_lineage_mark().
  */
 void ckpt_lineage_mark_rolled_back(struct ckpt_scan *scan);
+
+/*
+ * Sets `needed` on every step that another one, good or quarantined, in the lineage or not, is decoded with. Of a step
+ * whose manifest cannot be read it is not known what it needs.
+ */
+void ckpt_scan_mark_needed(struct ckpt_scan *scan);
+/* The newest step that needs this one; NULL: none does. */
+const struct ckpt_scan_step *ckpt_scan_needs(
+	const struct ckpt_scan *scan, uint64_t generation, uint64_t step);
 
 /*
  * The step that `step` (a number, LATEST or BACK(k)) means; NULL: CKPT_ENOSTEP. LATEST and BACK skip quarantined steps,

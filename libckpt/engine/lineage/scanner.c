@@ -85,6 +85,8 @@ static void take_manifest(struct ckpt_scanner *s)
 	s->found.wall_ms = manifest.wall_ms;
 	s->found.world = manifest.world;
 	memcpy(s->found.attempt, manifest.attempt, sizeof(s->found.attempt));
+	memcpy(s->found.bases, manifest.bases, sizeof(s->found.bases));
+	s->found.base_count = manifest.base_count;
 	for (uint32_t i = 0; manifest.ranks && i < manifest.world; i++)
 		s->found.bytes += manifest.ranks[i].shard_bytes;
 	ckpt_manifest_clear(&manifest);

@@ -7,45 +7,57 @@
 #define CKPT_ENGINE_SHARD_CHUNK_DECODE_H
 
 #include <stdatomic.h>
+#include "engine/shard/chain.h"
 #include "engine/shard/chunk_parts.h"
-#include "format/encoded.h"
 
 /* The stored bytes of a chunk. */
 struct ckpt_stored_chunk {
 	size_t chunk;
-	const uint8_t
-		*bytes; /* encoded->chunks[chunk].length of them; NULL: they could not be read */
+	unsigned file;        /* 0: the shard's; else that of a base, see engine/shard/chain.h */
+	const uint8_t *bytes; /* as many as its table says; NULL: they could not be read */
 };
 
 /* What chunks are decoded from. */
 struct ckpt_stored_chunks {
 	const struct ckpt_layout *layout;
 	const struct ckpt_encoded *encoded;
-	const struct ckpt_stored_chunk *items; /* by `chunk` */
+	const struct ckpt_chain *chain;        /* of the shard and its bases; NULL: it has none */
+	const struct ckpt_stored_chunk *items; /* by file, and of a file by chunk */
 	size_t count;
 	const atomic_bool *stopped; /* decoding ends early; NULL: never */
 };
 
 struct ckpt_chunk_decoder;
 
+/* The table of a file. */
+static inline const struct ckpt_encoded *ckpt_stored_table(
+	const struct ckpt_chain *chain, const struct ckpt_encoded *shard, unsigned file)
+{
+	return file > 0 ? chain->files[file] : shard;
+}
+
 /* About 9 MiB. NULL: no memory, or the library was built without the codec. */
 struct ckpt_chunk_decoder *ckpt_chunk_decoder_open(void);
 /*
  * Makes it one for the shard of this number, not 0, whose chunks have up to so many bytes: it has room for three of
- * them. It keeps the last two chunks of its shard that were referred to. -ENOMEM: it is for none.
+ * them, and for five if the shard has bases (`based`). It keeps the last two chunks of its files that were referred to.
+ * -ENOMEM: it is for none.
  */
 int ckpt_chunk_decoder_aim(
-	struct ckpt_chunk_decoder *decoder, uint64_t shard, uint64_t chunk_bytes);
+	struct ckpt_chunk_decoder *decoder, uint64_t shard, uint64_t chunk_bytes, bool based);
 bool ckpt_chunk_decoder_is_for(const struct ckpt_chunk_decoder *decoder, uint64_t shard);
 void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder);
 
 /*
- * Decodes a chunk of `stored`, which also has those that it refers to, and compares it with its digest in the layout.
+ * Decodes a chunk of `stored`, which also has those that it refers to, and of all of them what is in the bases; and compares
+ * it with its digest in the layout.
  * `out` has room for the chunk; NULL: it is decoded into memory of the decoder. *ret_bytes is where it is, until the
  * next call. CKPT_EINTEGRITY: it is damaged, or it was stopped. CKPT_EFORMAT: chunks that it refers to would be decoded
  * more than CKPT_REF_DECODES_MAX times.
  */
 CKPT_MUST_CHECK int ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder,
 	const struct ckpt_stored_chunks *stored, size_t chunk, char *out, const char **ret_bytes);
+/* After CKPT_EINTEGRITY: the file whose stored bytes are missing or damaged. 0: the shard's, or it is not known. */
+unsigned ckpt_chunk_decoder_bad_file(const struct ckpt_chunk_decoder *decoder);
 
 #endif

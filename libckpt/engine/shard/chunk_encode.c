@@ -8,7 +8,7 @@
 #include "engine/shard/chunk_parts.h"
 #include "format/dtype.h"
 
-/* Of a part: its length, whether it has a master, and where that is. */
+/* Of a part: its length, what it is decoded with, and where its master is. */
 #define LENGTH_BYTES 4
 #define FLAG_BYTES   1
 #define MASTER_BYTES 8
@@ -25,11 +25,18 @@ int ckpt_chunk_scratch_open(struct ckpt_chunk_scratch *scratch)
 	return -ENOMEM;
 }
 
+int ckpt_chunk_scratch_add_base(struct ckpt_chunk_scratch *scratch)
+{
+	scratch->base = ckpt_alloc(CKPT_CODEC_CHUNK_BYTES);
+	return scratch->base ? 0 : -ENOMEM;
+}
+
 void ckpt_chunk_scratch_close(struct ckpt_chunk_scratch *scratch)
 {
 	ckpt_codec_close(scratch->codec);
 	ckpt_free(scratch->part);
 	ckpt_free(scratch->master);
+	ckpt_free(scratch->base);
 	*scratch = (struct ckpt_chunk_scratch){0};
 }
 
@@ -51,10 +58,17 @@ struct encoding {
 	const struct ckpt_chunk_source *source;
 	size_t chunk;
 	bool wide; /* it may have fp32 elements: other chunks may refer to it, so it refers to none */
+	bool based;     /* parts may be decoded with the base, and none with a master */
+	bool uses_base; /* one is */
 	uint32_t *refs;
 	size_t ref_count;
 	struct ckpt_kept_refs kept; /* of who decodes it */
 };
+
+static const void *base_of(const struct encoding *e, uint64_t offset, size_t length)
+{
+	return e->source->base_bytes(e->source->user, offset, length, e->scratch->base);
+}
 
 static const void *bytes_of(const struct encoding *e, uint64_t offset, size_t length, void *room)
 {
@@ -100,16 +114,21 @@ struct master {
 	size_t last;
 };
 
+/* Where the master of the part's tensor begins in the shard; 0: it has none. */
+static uint64_t find_master(const struct encoding *e, const struct ckpt_chunk_part *part)
+{
+	if (!e->source->masters || !part->entry || e->wide ||
+		(part->kind != CKPT_KIND_BF16 && part->kind != CKPT_KIND_F16))
+		return 0;
+	return e->source->masters[part->entry - e->source->layout->entries];
+}
+
 static struct master master_of(const struct encoding *e, const struct ckpt_chunk_part *part)
 {
 	const struct ckpt_layout *layout = e->source->layout;
 	struct master m = {.length = 2 * (size_t)part->length};
 
-	if (!e->source->masters || !part->entry || e->wide)
-		return m;
-	if (part->kind != CKPT_KIND_BF16 && part->kind != CKPT_KIND_F16)
-		return m;
-	uint64_t begin = e->source->masters[part->entry - layout->entries];
+	uint64_t begin = e->based ? 0 : find_master(e, part);
 	if (!begin)
 		return m;
 	begin += 2 * (part->offset - part->entry->offset);
@@ -125,6 +144,12 @@ static struct master master_of(const struct encoding *e, const struct ckpt_chunk
 	return m;
 }
 
+static bool is_of_base(enum ckpt_chunk_mode mode)
+{
+	return mode == CKPT_MODE_SAME || mode == CKPT_MODE_DELTA || mode == CKPT_MODE_MASK ||
+	       mode == CKPT_MODE_GROUPED;
+}
+
 /* Returns the length. */
 static size_t encode_part(struct encoding *e, const struct ckpt_chunk_part *part, uint8_t *out)
 {
@@ -135,12 +160,14 @@ static size_t encode_part(struct encoding *e, const struct ckpt_chunk_part *part
 	uint8_t *to = out + LENGTH_BYTES + FLAG_BYTES;
 	size_t length;
 
-	out[LENGTH_BYTES] = 0;
+	out[LENGTH_BYTES] = CKPT_PART_ALONE;
+	if (e->based)
+		chunk.base = base_of(e, part->offset, part->length);
 	if (master.offset) {
 		chunk.master = bytes_of(e, master.offset, master.length, e->scratch->master);
 		length = ckpt_encode(e->scratch->codec, &chunk, data, to + MASTER_BYTES);
 		if (to[MASTER_BYTES] == CKPT_MODE_CAST) {
-			out[LENGTH_BYTES] = 1;
+			out[LENGTH_BYTES] = CKPT_PART_MASTER;
 			put_le(to, master.offset, MASTER_BYTES);
 			add_refs(e, master.first, master.last);
 			need_refs(&e->kept, master.first, master.last);
@@ -150,6 +177,10 @@ static size_t encode_part(struct encoding *e, const struct ckpt_chunk_part *part
 		}
 	} else {
 		length = ckpt_encode(e->scratch->codec, &chunk, data, to);
+		if (e->based && is_of_base(to[0])) {
+			out[LENGTH_BYTES] = CKPT_PART_BASE;
+			e->uses_base = true;
+		}
 	}
 	put_le(out, FLAG_BYTES + length, LENGTH_BYTES);
 	return LENGTH_BYTES + FLAG_BYTES + length;
@@ -169,6 +200,33 @@ static size_t encode_parts(struct encoding *e, uint8_t *out)
 		size += encode_part(e, &part, out + size);
 	}
 	return size;
+}
+
+static bool has_master(const struct encoding *e)
+{
+	struct ckpt_chunk_parts parts;
+	struct ckpt_chunk_part part;
+
+	ckpt_chunk_parts_begin(&parts, e->source->layout, e->chunk);
+	while (ckpt_chunk_parts_next(&parts, &part))
+		if (find_master(e, &part))
+			return true;
+	return false;
+}
+
+/* All of the chunk is as it was. */
+static bool is_same(const struct encoding *e)
+{
+	const struct ckpt_chunk *chunk = &e->source->layout->chunks[e->chunk];
+	size_t size;
+
+	for (size_t at = 0; at < chunk->length; at += size) {
+		size = ckpt_min_u64(chunk->length - at, CKPT_CODEC_CHUNK_BYTES);
+		const void *data = bytes_of(e, chunk->offset + at, size, e->scratch->part);
+		if (memcmp(data, base_of(e, chunk->offset + at, size), size) != 0)
+			return false;
+	}
+	return true;
 }
 
 static void copy_plain(const struct encoding *e, uint8_t *out)
@@ -193,17 +251,27 @@ void ckpt_chunk_encode(const struct ckpt_chunk_scratch *scratch,
 	struct encoding e = {.scratch = scratch, .source = source, .chunk = chunk};
 	uint32_t length = layout->chunks[chunk].length;
 
+	CKPT_ASSERT(!source->base_bytes || (source->base > 0 && scratch->base));
 	e.refs = refs;
 	/* Larger elements come first. */
 	e.wide = first && ckpt_dtype_bytes(first->dtype) >= 4;
+	if (source->base_bytes && is_same(&e)) {
+		*ret_stored = (struct ckpt_encoded_chunk){
+			.kind = CKPT_ENCODED_SAME, .base = source->base};
+		return;
+	}
+	/* A rounding costs next to nothing, and makes no chain. */
+	e.based = source->base_bytes && !has_master(&e);
 	size_t size = encode_parts(&e, out);
 
 	if (size >= length) {
 		copy_plain(&e, out);
 		e.ref_count = 0;
+		e.uses_base = false;
 	}
 	*ret_stored = (struct ckpt_encoded_chunk){.length = (uint32_t)ckpt_min_u64(size, length),
 		.kind = size < length ? CKPT_ENCODED_PARTS : CKPT_ENCODED_PLAIN,
+		.base = e.uses_base ? source->base : 0,
 		.ref_count = (uint16_t)e.ref_count};
 	ret_stored->digest = ckpt_digest_of(out, ret_stored->length);
 }

@@ -14,6 +14,14 @@
 /* A tensor with fewer bytes in the chunk shares a part with its neighbours. */
 #define CKPT_CHUNK_PART_SHARED (UINT32_C(16) << 10)
 
+/* What a part is decoded with: the byte before it. */
+enum ckpt_part_help {
+	CKPT_PART_ALONE = 0,
+	CKPT_PART_MASTER = 1, /* fp32 values that it was rounded from */
+	CKPT_PART_BASE = 2,   /* the same elements in the base of the chunk */
+	CKPT_PART_HELP_END
+};
+
 struct ckpt_chunk_part {
 	uint64_t offset; /* in the shard */
 	uint32_t

@@ -32,15 +32,18 @@ static struct ckpt_decoders *make(const struct ckpt_core_config *config)
 }
 
 int ckpt_decoders_join(struct ckpt_decoder_share *share, struct ckpt_core *core,
-	const struct ckpt_layout *layout, struct ckpt_task *task)
+	const struct ckpt_layout *layout, bool based, struct ckpt_task *task)
 {
 	if (!core->decoders)
 		core->decoders = make(&core->config);
 	struct ckpt_decoders *d = core->decoders;
 	if (!d)
 		return -ENOMEM;
-	*share = (struct ckpt_decoder_share){
-		.core = core, .task = task, .shard = ++d->shards, .next = d->shares};
+	*share = (struct ckpt_decoder_share){.core = core,
+		.task = task,
+		.based = based,
+		.shard = ++d->shards,
+		.next = d->shares};
 	for (size_t i = 0; i < layout->chunk_count; i++)
 		share->chunk_bytes = ckpt_max_u64(share->chunk_bytes, layout->chunks[i].length);
 	d->shares = share;
@@ -90,8 +93,8 @@ static struct ckpt_chunk_decoder *find(
 			continue;
 		if (!d->items[i])
 			d->items[i] = ckpt_chunk_decoder_open();
-		if (d->items[i] &&
-			ckpt_chunk_decoder_aim(d->items[i], share->shard, share->chunk_bytes) == 0)
+		if (d->items[i] && ckpt_chunk_decoder_aim(d->items[i], share->shard,
+					   share->chunk_bytes, share->based) == 0)
 			return d->items[i];
 	}
 	return NULL;

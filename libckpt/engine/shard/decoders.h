@@ -21,13 +21,16 @@ struct ckpt_decoder_share {
 	struct ckpt_task *task; /* woken when something has come back */
 	uint64_t shard;         /* its number */
 	uint64_t chunk_bytes;   /* of its largest chunk */
+	bool based;             /* its chunks may have a base */
 	uint64_t bytes;         /* stored bytes that it holds */
 	struct ckpt_decoder_share *next;
 };
 
-/* Before anything else; core->decoders is there as long as one has joined. -ENOMEM. */
+/*
+ * Before anything else; core->decoders is there as long as one has joined. `based`: chunks may have a base. -ENOMEM.
+ */
 int ckpt_decoders_join(struct ckpt_decoder_share *share, struct ckpt_core *core,
-	const struct ckpt_layout *layout, struct ckpt_task *task);
+	const struct ckpt_layout *layout, bool based, struct ckpt_task *task);
 /* It holds nothing. One that has not joined is ignored. */
 void ckpt_decoders_leave(struct ckpt_decoder_share *share);
 

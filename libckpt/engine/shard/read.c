@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "engine/shard/bad_chunk.h"
 #include "engine/shard/read_state.h"
 
 #define OWN_ALIGN 4096
@@ -22,7 +23,8 @@ static struct ckpt_shard_read_block *block_at(struct ckpt_shard_read *f, unsigne
 	return &f->ring[(f->head + i) % f->depth];
 }
 
-static void fail(struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk, bool reading)
+static void fail(
+	struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk, unsigned base, bool reading)
 {
 	/* What was given up has not failed. */
 	if ((f->code && f->code_at <= at) || (code == -ECANCELED && *f->config.stop))
@@ -30,42 +32,13 @@ static void fail(struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk,
 	f->code = code;
 	f->code_at = at;
 	f->code_chunk = chunk;
+	f->code_base = base;
 	f->code_read = reading;
 }
 
 void ckpt_shard_read_fail(struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk)
 {
-	fail(f, code, at, chunk, false);
-}
-
-/* The tensor that a byte belongs to; NULL: the header. */
-static const char *name_at(const struct ckpt_layout *layout, uint64_t offset)
-{
-	const struct ckpt_entry *entry = ckpt_layout_at(layout, offset);
-
-	return entry ? entry->name : NULL;
-}
-
-int ckpt_shard_read_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layout,
-	size_t chunk, const char *file, const struct ckpt_store *store)
-{
-	const struct ckpt_chunk *c = &layout->chunks[chunk];
-	const char *name = name_at(layout, c->offset);
-	const char *last = name_at(layout, c->offset + c->length - 1);
-
-	return ckpt_fail_at(err, CKPT_EINTEGRITY,
-		&(struct ckpt_where){.tier = ckpt_store_tier(store),
-			.file = file,
-			.tensor = name,
-			.has_offset = true,
-			.offset = c->offset},
-		"%s in %.300s: %u bytes at offset %llu do not match their digest (%s%.200s%s): "
-		"they "
-		"have changed since they were written; put the file back from a copy, or use an "
-		"older step",
-		file, store->label, c->length, (unsigned long long)c->offset,
-		name ? "tensor " : "its header", name ? name : "",
-		last != name ? " and others" : "");
+	fail(f, code, at, chunk, 0, false);
 }
 
 bool ckpt_shard_read_patches(const struct ckpt_shard_read *f, size_t chunk)
@@ -80,6 +53,8 @@ bool ckpt_shard_read_decodes(const struct ckpt_shard_read *f)
 
 static bool failed_in_patch(const struct ckpt_shard_read *f)
 {
+	if (f->bases_failed)
+		return f->bases_patched;
 	return ckpt_shard_read_patches(f, ckpt_layout_chunk_at(f->config.layout, f->code_at));
 }
 
@@ -97,21 +72,29 @@ static void word(const struct ckpt_shard_read *f, struct ckpt_error *err)
 	bool patch = failed_in_patch(f);
 	const struct ckpt_store *store = patch ? c->patch->store : c->store;
 	const struct ckpt_object *file = patch ? c->patch->file : c->file;
+	size_t chunk = f->code_chunk;
+
+	if (f->code_base > 0)
+		file = ckpt_bases_file(&f->bases[patch], f->code_base);
 	const struct ckpt_where where = {.tier = ckpt_store_tier(store),
 		.file = file->path,
-		.tensor = name_at(c->layout, f->code_at),
+		.tensor = ckpt_bad_chunk_tensor(c->layout, f->code_at),
 		.has_offset = true,
 		.offset = f->code_at};
 
-	if (f->code == CKPT_EFORMAT) {
+	if (f->bases_failed) {
+		(void)ckpt_error_copy(&f->why, err);
+	} else if (f->code == CKPT_EFORMAT) {
 		(void)ckpt_fail_at(err, f->code, &where,
 			"%s in %s: the chunk at offset %llu refers to other chunks more than %d "
 			"times "
 			"in turn, which no version of libckpt writes; use an older step",
 			file->path, store->label, (unsigned long long)f->code_at,
 			CKPT_REF_DECODES_MAX);
-	} else if (f->code_chunk != CKPT_SHARD_READ_NO_CHUNK) {
-		(void)ckpt_shard_read_fail_chunk(err, c->layout, f->code_chunk, file->path, store);
+	} else if (chunk != CKPT_SHARD_READ_NO_CHUNK && f->code_base > 0) {
+		(void)ckpt_bad_chunk_fail_base(err, c->layout, chunk, file->path, store, c->step);
+	} else if (chunk != CKPT_SHARD_READ_NO_CHUNK) {
+		(void)ckpt_bad_chunk_fail(err, c->layout, chunk, file->path, store);
 	} else if (!ckpt_fail_said(err, f->code, &where, &f->said)) {
 		(void)ckpt_fail_at(err, f->code, &where, "cannot read %s in %s at offset %llu: %s",
 			file->path, store->label, (unsigned long long)f->code_at,
@@ -121,7 +104,8 @@ static void word(const struct ckpt_shard_read *f, struct ckpt_error *err)
 	err->rank = (int32_t)c->rank;
 }
 
-void ckpt_shard_read_take_failure(struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk)
+void ckpt_shard_read_take_failure(
+	struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk, unsigned base)
 {
 	struct ckpt_error finding;
 
@@ -130,12 +114,12 @@ void ckpt_shard_read_take_failure(struct ckpt_shard_read *f, int code, uint64_t 
 		return;
 	}
 	if (!f->config.findings) {
-		fail(f, code, at, chunk, true);
+		fail(f, code, at, chunk, base, true);
 		return;
 	}
 	if (ckpt_shard_read_stopping(f))
 		return;
-	fail(f, code, at, chunk, true);
+	fail(f, code, at, chunk, base, true);
 	ckpt_error_clear(&finding);
 	word(f, &finding);
 	f->noted++;
@@ -443,7 +427,8 @@ static int prepare(struct ckpt_shard_read *f)
 	if (!f->wanted || make_ring(f) < 0)
 		return ckpt_fail(c->err, -ENOMEM, "out of memory");
 	if (ckpt_shard_read_decodes(f) &&
-		ckpt_decoders_join(&f->decoding, c->core, c->layout, &f->task) < 0)
+		ckpt_decoders_join(&f->decoding, c->core, c->layout,
+			f->bases[0].count + f->bases[1].count > 0, &f->task) < 0)
 		return ckpt_fail(c->err, -ENOMEM, "out of memory");
 	if (!c->targets)
 		want_all(f);
@@ -480,6 +465,15 @@ static void let_out_blocks(struct ckpt_shard_read *f)
 	} while (ckpt_shard_read_stopping(f) != stopping);
 }
 
+static ckpt_task_fn shut_body;
+
+static int end(struct ckpt_shard_read *f, int result)
+{
+	f->result = result;
+	return f->bases[0].count + f->bases[1].count > 0 ? ckpt_task_continue(&f->task, shut_body)
+							 : result;
+}
+
 static int fetch_body(struct ckpt_task *task)
 {
 	struct ckpt_shard_read *f = CKPT_CONTAINER(task, struct ckpt_shard_read, task);
@@ -487,7 +481,7 @@ static int fetch_body(struct ckpt_task *task)
 	if (!f->prepared) {
 		int r = prepare(f);
 		if (r < 0)
-			return r;
+			return end(f, r);
 	}
 	if (ckpt_shard_read_stopping(f))
 		atomic_store(&f->stopped, true);
@@ -498,8 +492,99 @@ static int fetch_body(struct ckpt_task *task)
 		let_out_blocks(f);
 		release_blocks(f);
 	} while (begin_blocks(f));
-	return f->count == 0 && (f->drained || ckpt_shard_read_stopping(f)) ? finish(f)
+	return f->count == 0 && (f->drained || ckpt_shard_read_stopping(f)) ? end(f, finish(f))
 									    : CKPT_TASK_PENDING;
+}
+
+/* Bases. */
+
+static const struct ckpt_encoded *encoded_of(const struct ckpt_shard_read *f, unsigned copy)
+{
+	if (copy == 0)
+		return f->config.encoded;
+	return f->config.patch ? f->config.patch->encoded : NULL;
+}
+
+static bool has_bases(const struct ckpt_shard_read *f, unsigned copy)
+{
+	const struct ckpt_encoded *encoded = encoded_of(f, copy);
+
+	return encoded && encoded->base_count > 0;
+}
+
+static void start_bases(struct ckpt_shard_read *f)
+{
+	const struct ckpt_shard_read_config *c = &f->config;
+
+	ckpt_error_clear(&f->why);
+	f->bases[f->copy] = (struct ckpt_bases){.core = c->core,
+		.store = f->copy > 0 ? c->patch->store : c->store,
+		.path = f->copy > 0 ? c->patch->file->path : c->file->path,
+		.generation = c->generation,
+		.step = c->step,
+		.rank = c->rank,
+		.layout = c->layout,
+		.encoded = encoded_of(f, f->copy),
+		.stop = c->stop,
+		.err = &f->why,
+		.waiter = &f->task};
+	ckpt_bases_start_open(&f->bases[f->copy]);
+}
+
+/* Without its bases nothing of the shard is good. */
+static int end_without_bases(struct ckpt_shard_read *f, int code)
+{
+	const struct ckpt_shard_read_config *c = &f->config;
+	bool bad = ckpt_shard_is_bad_copy(code) || code == CKPT_EFORMAT;
+
+	if (*c->stop)
+		return end(f, *c->stop);
+	if (c->bad && bad) {
+		f->unread += ckpt_store_is_unreadable(code);
+		for (size_t i = 0; i < c->layout->chunk_count; i++)
+			ckpt_chunkset_add(c->bad, i);
+		return end(f, 0);
+	}
+	f->bases_failed = true;
+	f->bases_patched = f->copy > 0;
+	ckpt_shard_read_take_failure(f, code, 0, CKPT_SHARD_READ_NO_CHUNK, 0);
+	if (!c->findings)
+		word(f, c->err);
+	return end(f, f->code);
+}
+
+static int bases_body(struct ckpt_task *task)
+{
+	struct ckpt_shard_read *f = CKPT_CONTAINER(task, struct ckpt_shard_read, task);
+	int r;
+
+	CKPT_TASK_BEGIN(task);
+	for (f->copy = 0; f->copy < 2; f->copy++) {
+		if (!has_bases(f, f->copy))
+			continue;
+		start_bases(f);
+		CKPT_AWAIT(task, f->bases[f->copy].task.finished);
+		r = f->bases[f->copy].task.result;
+		if (r < 0)
+			return end_without_bases(f, r);
+	}
+	return ckpt_task_continue(task, fetch_body);
+	CKPT_TASK_END(task);
+}
+
+static int shut_body(struct ckpt_task *task)
+{
+	struct ckpt_shard_read *f = CKPT_CONTAINER(task, struct ckpt_shard_read, task);
+
+	CKPT_TASK_BEGIN(task);
+	for (f->copy = 0; f->copy < 2; f->copy++) {
+		if (f->bases[f->copy].count == 0)
+			continue;
+		ckpt_bases_start_shut(&f->bases[f->copy]);
+		CKPT_AWAIT(task, f->bases[f->copy].task.finished);
+	}
+	return f->result;
+	CKPT_TASK_END(task);
 }
 
 static void fetch_done(struct ckpt_task *task)
@@ -516,7 +601,8 @@ void ckpt_shard_read_start(
 	if (!config->store)
 		fetch->config.store = config->core->store;
 	ckpt_error_clear(&fetch->said);
-	ckpt_task_start(&fetch->task, &config->core->sched, fetch_body, fetch_done);
+	ckpt_task_start(&fetch->task, &config->core->sched,
+		has_bases(fetch, 0) || has_bases(fetch, 1) ? bases_body : fetch_body, fetch_done);
 }
 
 void ckpt_shard_read_clear(struct ckpt_shard_read *fetch)
@@ -533,5 +619,7 @@ void ckpt_shard_read_clear(struct ckpt_shard_read *fetch)
 		ckpt_free(fetch->wanted);
 	ckpt_free(fetch->own);
 	ckpt_free(fetch->own_memory);
+	ckpt_bases_clear(&fetch->bases[0]);
+	ckpt_bases_clear(&fetch->bases[1]);
 	*fetch = (struct ckpt_shard_read){0};
 }

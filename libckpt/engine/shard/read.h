@@ -14,6 +14,7 @@
 #include "engine/core/rate_limit.h"
 #include "engine/core/staged_shard.h"
 #include "engine/reshard/targets.h"
+#include "engine/shard/bases.h"
 #include "engine/shard/chunkset.h"
 #include "engine/shard/decoders.h"
 #include "engine/shard/findings.h"
@@ -29,7 +30,7 @@
 
 /*
  * Another copy of the shard, and which chunks come from there. A plain one is opened cached: only these chunks are read
- * of it. Of an encoded one those that they refer to are read, too.
+ * of it. Of an encoded one those that they refer to are read, too, and its bases.
  */
 struct ckpt_shard_read_patch {
 	struct ckpt_store *store;
@@ -118,11 +119,19 @@ struct ckpt_shard_read {
 	 * up to CKPT_ENCODED_REFS_MAX others for each of them.
 	 */
 	struct ckpt_decoder_share decoding;
+	/* Those of `file`, and of the patch: opened before all else. */
+	struct ckpt_bases bases[2];
+	unsigned copy;         /* whose bases are opened, or closed */
+	bool bases_failed;     /* some could not be opened ... */
+	bool bases_patched;    /* ... of the patch ... */
+	struct ckpt_error why; /* ... and why */
+	int result;
 	atomic_bool stopped; /* for workers: nothing more needs to be decoded */
 	/* The failure that comes first in the file, of those that were noticed. */
 	int code;
 	uint64_t code_at;
 	size_t code_chunk;      /* CKPT_SHARD_READ_NO_CHUNK: a request failed, not a digest */
+	unsigned code_base;     /* the base whose file it was; 0: not that of a base */
 	bool code_read;         /* reading failed, or what was read is bad: it was not writing */
 	struct ckpt_error said; /* by the store, of the first request that failed */
 };
@@ -135,9 +144,5 @@ void ckpt_shard_read_clear(struct ckpt_shard_read *fetch);
 
 /* After a failure: the file that could not be read or had a bad chunk, `file` or that of `patch`. NULL: something else failed. */
 const struct ckpt_object *ckpt_shard_read_bad_file(const struct ckpt_shard_read *fetch);
-
-/* Records in `err` that a chunk of a shard differs from its digest. */
-int ckpt_shard_read_fail_chunk(struct ckpt_error *err, const struct ckpt_layout *layout,
-	size_t chunk, const char *file, const struct ckpt_store *store);
 
 #endif

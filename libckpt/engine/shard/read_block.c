@@ -89,6 +89,7 @@ static void check_work(struct ckpt_job *job)
 		b->verified += c->length;
 		b->bad_code = check(b, b->from, &p);
 		if (b->bad_code < 0) {
+			b->bad_base = b->decoder ? ckpt_chunk_decoder_bad_file(b->decoder) : 0;
 			/* A decoding that was stopped says nothing about the chunk. */
 			if (!atomic_load(&f->stopped))
 				b->bad = b->from++;
@@ -186,8 +187,8 @@ static void let_out(struct ckpt_shard_read_block *b)
 	bool bad = b->bad != CKPT_SHARD_READ_NO_CHUNK;
 
 	if (bad)
-		ckpt_shard_read_take_failure(
-			f, b->bad_code, f->config.layout->chunks[b->bad].offset, b->bad);
+		ckpt_shard_read_take_failure(f, b->bad_code,
+			f->config.layout->chunks[b->bad].offset, b->bad, b->bad_base);
 	if (ckpt_shard_read_stopping(f) || (!bad && !f->config.dest && b->segments.count == 0))
 		b->state = BLOCK_DONE;
 	else if (bad)
@@ -354,13 +355,16 @@ int ckpt_shard_read_block_plan(struct ckpt_shard_read_block *block)
 	int r = 0;
 
 	if (c->encoded) {
-		block->stored = (struct ckpt_stored_plan){
-			.layout = c->layout, .encoded = c->encoded, .align = c->store->align};
+		block->stored = (struct ckpt_stored_plan){.layout = c->layout,
+			.encoded = c->encoded,
+			.chain = ckpt_shard_read_chain(block->fetch, false),
+			.align = c->store->align};
 		r = plan_copy(block, &block->stored);
 	}
 	if (r == 0 && c->patch && c->patch->encoded) {
 		block->patched = (struct ckpt_stored_plan){.layout = c->layout,
 			.encoded = c->patch->encoded,
+			.chain = ckpt_shard_read_chain(block->fetch, true),
 			.align = c->patch->store->align};
 		block->patching = true;
 		r = plan_copy(block, &block->patched);
@@ -438,7 +442,9 @@ static bool read_stored_on(struct ckpt_shard_read_block *b)
 
 	if (!ckpt_stored_plan_next(plan_of(b), &request))
 		return false;
-	if (b->patching)
+	if (request.file > 0)
+		file = ckpt_bases_file(&b->fetch->bases[b->patching], request.file);
+	else if (b->patching)
 		file = c->patch->file;
 	else if (is_shared(b))
 		file = c->cached;
@@ -537,8 +543,8 @@ static bool take_stored(struct ckpt_shard_read_block *b)
 			f->unread += r != CKPT_EINCOMPLETE;
 		return true;
 	}
-	ckpt_shard_read_take_failure(
-		f, r, f->config.layout->chunks[chunk].offset, CKPT_SHARD_READ_NO_CHUNK);
+	ckpt_shard_read_take_failure(f, r, f->config.layout->chunks[chunk].offset,
+		CKPT_SHARD_READ_NO_CHUNK, ckpt_stored_plan_file(plan));
 	return false;
 }
 
@@ -557,7 +563,7 @@ static void take_read(struct ckpt_shard_read_block *b)
 	bool failed = b->op.result < 0 && !note_unread(b);
 
 	if (failed)
-		ckpt_shard_read_take_failure(f, b->op.result, b->at, CKPT_SHARD_READ_NO_CHUNK);
+		ckpt_shard_read_take_failure(f, b->op.result, b->at, CKPT_SHARD_READ_NO_CHUNK, 0);
 	if (failed || ckpt_shard_read_stopping(f) || !read_on(b))
 		b->state = BLOCK_READ;
 }

@@ -39,9 +39,10 @@ struct ckpt_shard_read_block {
 	struct ckpt_job check;
 	struct ckpt_job lift;
 	bool lifted;
-	size_t from;  /* chunk at which the check goes on */
-	size_t bad;   /* chunk at which it stopped; CKPT_SHARD_READ_NO_CHUNK: none */
-	int bad_code; /* what is wrong with it */
+	size_t from;       /* chunk at which the check goes on */
+	size_t bad;        /* chunk at which it stopped; CKPT_SHARD_READ_NO_CHUNK: none */
+	int bad_code;      /* what is wrong with it */
+	unsigned bad_base; /* in which base; 0: in none */
 	uint64_t verified;
 	struct ckpt_segment_list segments;
 	uint64_t devices; /* a mask of those that the segments are on */
@@ -68,10 +69,21 @@ static inline bool ckpt_shard_read_stopping(const struct ckpt_shard_read *f)
 	return f->code || *f->config.stop;
 }
 
+/* The bases of the copy that is read; NULL: it has none. */
+static inline const struct ckpt_chain *ckpt_shard_read_chain(
+	const struct ckpt_shard_read *f, bool patching)
+{
+	return f->bases[patching].count > 0 ? &f->bases[patching].chain : NULL;
+}
+
 /* shard/read.c: of several failures the first in the file is told, whichever came back first. */
 void ckpt_shard_read_fail(struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk);
-/* The same, unless everything is to be found: then a bad chunk is noted, and does not end the fetch. */
-void ckpt_shard_read_take_failure(struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk);
+/*
+ * The same of what was read, of the file of a base if `base` is not 0. If everything is to be found a bad chunk is noted,
+ * and does not end the fetch.
+ */
+void ckpt_shard_read_take_failure(
+	struct ckpt_shard_read *f, int code, uint64_t at, size_t chunk, unsigned base);
 
 /* shard/read_block.c: begins to read, if anything is to be read, or to copy what slots still have. */
 void ckpt_shard_read_block_start(struct ckpt_shard_read_block *block);

@@ -7,7 +7,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "config.h"
-#include "engine/shard/read.h"
+#include "engine/shard/bad_chunk.h"
 
 #define HEADER_ALIGN 4096
 /* The end of an encoded shard that is read first: most tables are in it. */
@@ -18,11 +18,12 @@ static int fail_missing(struct ckpt_shard *s, const char *what, const char *othe
 {
 	return ckpt_fail_at(s->err, CKPT_EINCOMPLETE,
 		&(struct ckpt_where){.tier = ckpt_store_tier(s->store), .file = s->path},
-		"%s %s%s of step %llu is not in %s%s%s, though the step was committed: it was "
-		"written on node %s; bring the file back, or use another step",
+		"%s %s%s of step %llu is not in %s%s%s, though the step was committed%s%s; bring "
+		"the file back, or use another step",
 		what, s->path, other_form, (unsigned long long)s->step, s->store->label,
 		s->op.result == -ENOENT ? "" : ", but something else: ",
-		s->op.result == -ENOENT ? "" : ckpt_code_text(s->op.result), s->rank->node);
+		s->op.result == -ENOENT ? "" : ckpt_code_text(s->op.result),
+		s->rank->node[0] ? ": it was written on node " : "", s->rank->node);
 }
 
 static int fail_read(struct ckpt_shard *s, int code)
@@ -298,7 +299,7 @@ static void table_work(struct ckpt_job *job)
 
 	s->job.result = ckpt_encoded_decode(
 		table, &s->trailer, s->index->layout, s->path, &s->job.error, &s->encoded);
-	if (s->job.result == 0 && s->keep_bytes)
+	if (s->job.result == 0 && s->keep_bytes && s->encoded->base_count == 0)
 		s->job.result = ckpt_stored_view_build(&s->view, s->encoded, s->index->layout,
 			table, s->file_bytes, s->path, &s->job.error);
 }
@@ -494,8 +495,8 @@ static void header_work(struct ckpt_job *job)
 			break;
 		struct ckpt_digest digest = ckpt_digest_of(s->header + c->offset, c->length);
 		if (!ckpt_digest_equal(&digest, &c->digest)) {
-			s->job.result = ckpt_shard_read_fail_chunk(
-				&s->job.error, layout, i, s->path, s->store);
+			s->job.result =
+				ckpt_bad_chunk_fail(&s->job.error, layout, i, s->path, s->store);
 			return;
 		}
 	}

@@ -40,7 +40,7 @@ struct ckpt_shard {
 	struct ckpt_object cached;    /* the same, through the page cache; fd -1: not open */
 	struct ckpt_object sole;      /* a lock: nobody else sends it there; fd -1: none */
 	struct ckpt_encoded *encoded; /* what `file` is; NULL: the plain shard */
-	struct ckpt_stored_view view; /* of an encoded one, with `keep_bytes` */
+	struct ckpt_stored_view view; /* of an encoded one without bases, with `keep_bytes` */
 	uint64_t
 		holds; /* bytes of the shard that `file` can have: its size, or of an encoded one all */
 	char *header; /* index->layout->header_bytes of it; NULL: not read, or the shard is encoded */
@@ -96,6 +96,14 @@ void ckpt_shard_start_other(struct ckpt_shard *shard);
  * share. A plain one of another size is open, and the code says so.
  */
 void ckpt_shard_start_again(struct ckpt_shard *shard, const struct ckpt_rank_file_name *name);
+/*
+ * How a copy takes the file that is open over as it is, with `keep_bytes`. NULL: it is stored plain there, as it is here, or
+ * because it has bases: what is copied needs no other step.
+ */
+static inline const struct ckpt_stored_view *ckpt_shard_view(const struct ckpt_shard *shard)
+{
+	return shard->encoded && shard->encoded->base_count == 0 ? &shard->view : NULL;
+}
 /* What another copy of the same bytes may help against. */
 bool ckpt_shard_is_bad_copy(int code);
 /* Opens it a second time, for what other ranks on this node read. If that fails there is the first one. */

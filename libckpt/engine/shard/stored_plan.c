@@ -14,10 +14,12 @@
 
 static const struct ckpt_encoded_chunk *stored(const struct ckpt_stored_plan *plan, size_t item)
 {
-	return &plan->encoded->chunks[plan->items[item].chunk];
+	const struct ckpt_stored_chunk *c = &plan->items[item];
+
+	return &ckpt_stored_table(plan->chain, plan->encoded, c->file)->chunks[c->chunk];
 }
 
-static int put(struct ckpt_stored_plan *plan, size_t chunk)
+static int put(struct ckpt_stored_plan *plan, unsigned file, size_t chunk)
 {
 	if (plan->count == plan->room) {
 		size_t room = plan->room ? plan->room * 2 : 32;
@@ -29,17 +31,35 @@ static int put(struct ckpt_stored_plan *plan, size_t chunk)
 		plan->items = items;
 		plan->room = room;
 	}
-	plan->items[plan->count++] = (struct ckpt_stored_chunk){.chunk = chunk};
+	plan->items[plan->count++] = (struct ckpt_stored_chunk){.file = file, .chunk = chunk};
 	return 0;
+}
+
+/* What all files have of a chunk of `file`. *ret_oldest is the last of them. */
+static int put_links(
+	struct ckpt_stored_plan *plan, unsigned file, size_t chunk, unsigned *ret_oldest)
+{
+	uint8_t files[CKPT_CHAIN_FILES];
+	unsigned count = ckpt_chain_links(plan->chain, file, chunk, files);
+	int r = 0;
+
+	for (unsigned i = 0; r == 0 && i < count; i++)
+		r = put(plan, files[i], chunk);
+	*ret_oldest = files[count - 1];
+	return r;
 }
 
 int ckpt_stored_plan_add(struct ckpt_stored_plan *plan, size_t chunk)
 {
-	const struct ckpt_encoded_chunk *c = &plan->encoded->chunks[chunk];
-	int r = put(plan, chunk);
+	unsigned file;
+	unsigned oldest;
+	int r = put_links(plan, 0, chunk, &file);
+	const struct ckpt_encoded *encoded = ckpt_stored_table(plan->chain, plan->encoded, file);
+	const struct ckpt_encoded_chunk *c = &encoded->chunks[chunk];
 
+	/* A chunk that has a base refers to none. */
 	for (size_t i = 0; r == 0 && i < c->ref_count; i++)
-		r = put(plan, plan->encoded->refs[c->first_ref + i]);
+		r = put_links(plan, file, encoded->refs[c->first_ref + i], &oldest);
 	return r;
 }
 
@@ -48,7 +68,19 @@ static int by_chunk(const void *a, const void *b)
 	const struct ckpt_stored_chunk *x = a;
 	const struct ckpt_stored_chunk *y = b;
 
+	if (x->file != y->file)
+		return x->file > y->file ? 1 : -1;
 	return (x->chunk > y->chunk) - (x->chunk < y->chunk);
+}
+
+/* Of the items of a file, the one behind the last. */
+static size_t end_of_file(const struct ckpt_stored_plan *plan, size_t from)
+{
+	size_t end = from;
+
+	while (end < plan->count && plan->items[end].file == plan->items[from].file)
+		end++;
+	return end;
 }
 
 static int put_in_order(struct ckpt_stored_plan *plan)
@@ -64,7 +96,10 @@ static int put_in_order(struct ckpt_stored_plan *plan)
 	for (size_t i = 0; i < plan->count; i++)
 		places[i] =
 			(struct ckpt_stored_place){.offset = stored(plan, i)->offset, .item = i};
-	ckpt_stored_place_sort(places, plan->count);
+	for (size_t end, from = 0; from < plan->count; from = end) {
+		end = end_of_file(plan, from);
+		ckpt_stored_place_sort(places + from, end - from);
+	}
 	for (size_t i = 0; i < plan->count; i++)
 		plan->order[i] = places[i].item;
 	ckpt_free(places);
@@ -86,7 +121,9 @@ static bool find_request(struct ckpt_stored_plan *plan)
 			plan->want = end;
 			continue;
 		}
-		if (plan->narrow || end > plan->at + REQUEST_MAX ||
+		if (plan->narrow ||
+			plan->items[plan->order[plan->end]].file != ckpt_stored_plan_file(plan) ||
+			end > plan->at + REQUEST_MAX ||
 			(c->offset > plan->want && c->offset - plan->want > GAP_MAX))
 			break;
 		plan->want = ckpt_max_u64(plan->want, end);
@@ -108,7 +145,7 @@ int ckpt_stored_plan_finish(struct ckpt_stored_plan *plan)
 	qsort(plan->items, all, sizeof(*plan->items), by_chunk);
 	plan->count = 1;
 	for (size_t i = 1; i < all; i++)
-		if (plan->items[i].chunk != plan->items[plan->count - 1].chunk)
+		if (by_chunk(&plan->items[i], &plan->items[plan->count - 1]) != 0)
 			plan->items[plan->count++] = plan->items[i];
 	if (put_in_order(plan) < 0)
 		return -ENOMEM;
@@ -140,7 +177,8 @@ bool ckpt_stored_plan_next(struct ckpt_stored_plan *plan, struct ckpt_stored_req
 	/* One for a single chunk goes where that belongs, which the larger one has left room for. */
 	size_t item = plan->order[plan->first];
 	uint64_t where = plan->where[item] - (stored(plan, item)->offset - plan->at);
-	*ret_request = (struct ckpt_stored_request){.data = plan->memory + where,
+	*ret_request = (struct ckpt_stored_request){.file = plan->items[item].file,
+		.data = plan->memory + where,
 		.offset = plan->at,
 		.length = request_bytes(plan),
 		.end = plan->want};
@@ -171,6 +209,7 @@ int ckpt_stored_plan_decode(const struct ckpt_stored_plan *plan, struct ckpt_chu
 {
 	const struct ckpt_stored_chunks chunks = {.layout = plan->layout,
 		.encoded = plan->encoded,
+		.chain = plan->chain,
 		.items = plan->items,
 		.count = plan->count,
 		.stopped = stopped};

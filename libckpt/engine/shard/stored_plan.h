@@ -12,11 +12,12 @@
 struct ckpt_stored_plan {
 	const struct ckpt_layout *layout;
 	const struct ckpt_encoded *encoded;
+	const struct ckpt_chain *chain;  /* of the shard and its bases; NULL: it has none */
 	uint64_t align;                  /* of requests */
-	struct ckpt_stored_chunk *items; /* finished: by chunk, each once */
+	struct ckpt_stored_chunk *items; /* finished: by file and chunk, each once */
 	size_t count;
 	size_t room;
-	size_t *order;   /* items by their place in the file */
+	size_t *order;   /* items by file, and by their place in it */
 	uint64_t *where; /* of each item, in `memory` */
 	uint64_t bytes;  /* of all requests */
 	char *allocated; /* NULL: there is no memory yet */
@@ -30,13 +31,14 @@ struct ckpt_stored_plan {
 };
 
 struct ckpt_stored_request {
+	unsigned file; /* 0: of the shard; else the base that it is for */
 	void *data;
 	uint64_t offset;
 	uint64_t length;
 	uint64_t end; /* what is behind it in the file is not needed */
 };
 
-/* The chunk is to be decoded: it is read, and those that it refers to. -ENOMEM. */
+/* The chunk is to be decoded: it is read, those that it refers to, and what all these are in the bases. -ENOMEM. */
 int ckpt_stored_plan_add(struct ckpt_stored_plan *plan, size_t chunk);
 /* No more are added: sets `bytes`. -ENOMEM. */
 int ckpt_stored_plan_finish(struct ckpt_stored_plan *plan);
@@ -49,6 +51,12 @@ bool ckpt_stored_plan_next(struct ckpt_stored_plan *plan, struct ckpt_stored_req
 static inline size_t ckpt_stored_plan_chunk(const struct ckpt_stored_plan *plan, size_t i)
 {
 	return plan->items[plan->order[plan->first + i]].chunk;
+}
+
+/* The file that it is of. */
+static inline unsigned ckpt_stored_plan_file(const struct ckpt_stored_plan *plan)
+{
+	return plan->items[plan->order[plan->first]].file;
 }
 
 /* What it was for is in memory. */

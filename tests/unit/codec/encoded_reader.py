@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""usage: encoded_reader.py PROGRAM
+"""usage: encoded_reader.py PROGRAM CHAIN_PROGRAM GOLDEN_CHAIN
 
-Decodes the encoded shard that PROGRAM writes (see write_encoded.c) by the text of FORMAT.md (sections 6, 8, 22 and 23)
-alone, and compares it with the plain one.
+Decodes the encoded shards that PROGRAM (see write_encoded.c) and CHAIN_PROGRAM (see write_chain.c)
+write, and those that the latter once wrote, by the text of FORMAT.md (sections 6, 8, 9, 22 and 23)
+alone, and compares them with the plain ones.
 """
 
 import json
@@ -34,7 +35,9 @@ PART = 1 << 20
 
 
 class Shard:
-    def __init__(self, index, encoded):
+    def __init__(self, index, encoded, shards=None):
+        self.bases = []
+        self.shards = shards
         numbers = struct.unpack_from("<6Q", index, 24)
         self.bytes, self.header, _, tensors, meta, count = numbers
         assert index[:8] == b"CKPTIDX\0"
@@ -54,16 +57,22 @@ class Shard:
     def read_table(self):
         trailer = self.file[-80:]
         magic, major, minor, length, count, at, size = struct.unpack_from("<8sIIQQQQ", trailer)
-        assert magic == b"CKPTENC\0" and (major, minor) == (1, 0)
+        assert magic == b"CKPTENC\0" and major in (1, 2) and minor == 0
         assert (length, count) == (self.bytes, len(self.chunks))
         assert at + size + 80 == len(self.file)
-        self.records = [struct.unpack_from("<QIHH", self.file, at + 32 * i) for i in range(count)]
+        self.records = [struct.unpack_from("<QIBBH", self.file, at + 32 * i) for i in range(count)]
         at += 32 * count
         self.refs = []
         for record in self.records:
-            self.refs.append(struct.unpack_from(f"<{record[3]}I", self.file, at))
-            at += 4 * record[3]
+            self.refs.append(struct.unpack_from(f"<{record[4]}I", self.file, at))
+            at += 4 * record[4]
+        while at < len(self.file) - 80:
+            *place, attempt, size = struct.unpack_from("<4Q", self.file, at)
+            name = (*place, f"{attempt:016x}", size, self.file[at + 32 : at + 48].hex())
+            self.bases.append(self.shards[name])
+            at += 48
         assert at == len(self.file) - 80
+        assert (len(self.bases) > 0) == (major == 2)
 
     def runs(self, begin, end):
         """What a chunk has, as [from, to, width, kind]."""
@@ -110,22 +119,32 @@ class Shard:
         body = reader.Input(source.take(int.from_bytes(source.take(4), "little")))
         known = {"width": width, "kind": kind, "base": None}
         flag = body.take(1)[0]
-        assert flag in (0, 1)
-        if flag:
+        assert flag in (0, 1, 2)
+        if flag == 2:
+            base, first = self.base(chunk).chunk(chunk), self.chunks[chunk][0]
+            known["base"] = reader.numbers(base[begin - first : end - first], width)
+        if flag == 1:
             assert kind in ("bf16", "f16")
             known["master"] = self.master(chunk, int.from_bytes(body.take(8), "little"), count)
         mode = body.data[body.at]
-        assert mode in (0, 2, 3)
+        assert mode in (0, 2, 3) or (flag == 2 and mode in (1, 4, 5, 9))
         self.seen.add((mode, kind))
         found = reader.decode_all(body.data[body.at :], count, known)
         return b"".join(x.to_bytes(width, "little") for x in found)
+
+    def base(self, i):
+        """The shard that a chunk is decoded with, which has bytes of it."""
+        base = self.bases[self.records[i][3] - 1]
+        assert base.chunks == self.chunks and base.records[i][2] != 2
+        return base
 
     def chunk(self, i):
         if i in self.decoded:
             return self.decoded[i]
         begin, length = self.chunks[i]
-        at, stored, kind, _ = self.records[i]
-        data = self.file[at : at + stored]
+        at, stored, kind, number, refs = self.records[i]
+        assert number == 0 or refs == 0
+        data = self.base(i).chunk(i) if kind == 2 else self.file[at : at + stored]
         if kind == 1:
             source = reader.Input(data)
             data = b"".join(
@@ -138,7 +157,34 @@ class Shard:
         return data
 
 
+def check_chain(store):
+    """Steps of which each is decoded with those before it."""
+    shards = {}
+    seen = set()
+    for step in sorted(store.glob("g000001/step-*")):
+        manifest = json.loads((step / "manifest.json").read_bytes())
+        rank = manifest["ranks"][0]
+        index = next(step.glob("*.index")).read_bytes()
+        shard = Shard(index, next(step.glob("*.encoded")).read_bytes(), shards)
+        found = b"".join(shard.chunk(i) for i in range(len(shard.chunks)))
+        assert found == (store / f"{manifest['step']}.plain").read_bytes(), step
+        named = [[b.generation, b.step] for b in shard.bases]
+        assert named == manifest.get("bases", [])
+        assert manifest["format"] == [2 if named else 1, 0]
+        shard.generation, shard.step = manifest["generation"], manifest["step"]
+        place = (shard.generation, shard.step, rank["attempt"])
+        shards[(*place, rank["index_bytes"], rank["index_digest"])] = shard
+        seen |= shard.seen
+    expected = {("chunk", 0), ("chunk", 1), ("chunk", 2), (1, "float"), (4, "float")}
+    expected |= {(5, "int"), (2, "bf16")}
+    assert expected <= seen, expected - seen
+
+
 def main():
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.argv[2], folder], check=True)
+        check_chain(pathlib.Path(folder))
+    check_chain(pathlib.Path(sys.argv[3]))
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.argv[1], folder], check=True)
         files = [(pathlib.Path(folder) / n).read_bytes() for n in ("index", "encoded", "plain")]

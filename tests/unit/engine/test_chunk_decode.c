@@ -75,7 +75,7 @@ static void set_up(struct scene *s)
 		0);
 	s->decoder = ckpt_chunk_decoder_open();
 	assert_non_null(s->decoder);
-	assert_int_equal(ckpt_chunk_decoder_aim(s->decoder, 1, s->layout->chunk_bytes), 0);
+	assert_int_equal(ckpt_chunk_decoder_aim(s->decoder, 1, s->layout->chunk_bytes, false), 0);
 	s->model = ckpt_layout_chunk_at(s->layout, b->offset);
 	assert_true(s->table->chunks[s->model].ref_count > 0);
 }
@@ -188,7 +188,7 @@ static void test_masters(void **state)
 	assert_false(decode(&s, s.model, bytes, length));
 	s.table->chunks[s.model].ref_count++;
 	/* One that is damaged. A decoder of another shard has not decoded it before. */
-	assert_int_equal(ckpt_chunk_decoder_aim(s.decoder, 2, s.layout->chunk_bytes), 0);
+	assert_int_equal(ckpt_chunk_decoder_aim(s.decoder, 2, s.layout->chunk_bytes, false), 0);
 	size_t ref = s.table->refs[s.table->chunks[s.model].first_ref];
 	char *byte = s.file.data + s.table->chunks[ref].offset;
 	*byte ^= 1;
@@ -402,7 +402,7 @@ static int turns_decode(struct turns *t, const atomic_bool *stopped)
 			.bytes = i == t->chunk
 					 ? t->out
 					 : (const uint8_t *)t->shard + t->layout->chunks[i].offset};
-	assert_int_equal(ckpt_chunk_decoder_aim(decoder, 1, SMALL_CHUNK), 0);
+	assert_int_equal(ckpt_chunk_decoder_aim(decoder, 1, SMALL_CHUNK, false), 0);
 	int r = ckpt_chunk_decode(decoder, &stored, t->chunk, NULL, &got);
 	ckpt_chunk_decoder_close(decoder);
 	free(items);
@@ -458,7 +458,7 @@ static void wait_done(struct ckpt_task *task)
 
 static void begin_waiting(struct waiting *w, struct ckpt_core *core, const struct scene *s)
 {
-	assert_int_equal(ckpt_decoders_join(&w->share, core, s->layout, &w->task), 0);
+	assert_int_equal(ckpt_decoders_join(&w->share, core, s->layout, false, &w->task), 0);
 	ckpt_task_start(&w->task, &core->sched, wait_body, wait_done);
 	ckpt_sched_run(&core->sched);
 	w->woken = 0;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/shard/read.h"
+#include "lib/chain_fixture.h"
 #include "lib/core_rig.h"
 #include "lib/encode_fixture.h"
 #include "lib/prng.h"
@@ -25,17 +26,16 @@ struct scene {
 	struct core_rig rig;
 };
 
-static int set_up(void **state)
+static struct scene *make_scene(struct prng *prng)
 {
 	static const int64_t shape = ELEMENTS;
 	struct scene *s = calloc(1, sizeof(*s));
-	struct prng prng = {3};
 
 	s->dir = scratch_make_in_memory();
 	s->master = calloc(ELEMENTS, sizeof(*s->master));
 	s->model = calloc(ELEMENTS, sizeof(*s->model));
 	for (size_t i = 0; i < ELEMENTS; i++) {
-		uint32_t bits = 0x3c000000 | (uint32_t)(prng_next(&prng) & 0x00ff7fff);
+		uint32_t bits = 0x3c000000 | (uint32_t)(prng_next(prng) & 0x00ff7fff);
 
 		memcpy(&s->master[i], &bits, sizeof(bits));
 		s->model[i] = (uint16_t)(bits >> 16);
@@ -53,9 +53,39 @@ static int set_up(void **state)
 	s->step = fixture_one(s->dir, s->tensors);
 	s->step.count = 2;
 	fixture_begin(s->dir);
+	return s;
+}
+
+static int set_up(void **state)
+{
+	struct prng prng = {3};
+	struct scene *s = make_scene(&prng);
+
 	fixture_commit(&s->step);
 	encode_fixture_rank(&s->step, 0, &prng, &s->made);
 	assert_true(s->made.refs > 0);
+	*state = s;
+	return 0;
+}
+
+/* The same, decoded with two earlier steps, of which the first is plain. */
+static int set_up_chain(void **state)
+{
+	struct prng prng = {3};
+	struct scene *s = make_scene(&prng);
+	struct chain_fixture chain = {0};
+
+	for (s->step.step = 8; s->step.step <= 10; s->step.step++) {
+		for (size_t i = 0; i < ELEMENTS / 2; i++)
+			s->master[i] *= 1 + (float)prng_below(&prng, 100) * 1e-6F;
+		if (s->step.step == 8)
+			chain_fixture_begin_plain(&chain, &s->step);
+		else
+			chain_fixture_add(&chain, &s->step);
+	}
+	s->step.step = 10;
+	assert_true(chain.same > 0 && chain.based > 0);
+	chain_fixture_clear(&chain);
 	*state = s;
 	return 0;
 }
@@ -279,6 +309,7 @@ static void test_stopped_decoding(void **state)
 }
 
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define CHAIN(test) cmocka_unit_test_setup_teardown(test, set_up_chain, tear_down)
 
 int main(void)
 {
@@ -287,6 +318,9 @@ int main(void)
 		SCENE(test_every_allocation),
 		SCENE(test_cancelled),
 		SCENE(test_stopped_decoding),
+		CHAIN(test_every_request),
+		CHAIN(test_every_allocation),
+		CHAIN(test_cancelled),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -757,11 +757,56 @@ static void test_counted_after_going_back(void **state)
 	assert_false(is_there(fixture_manifest(&s->old)));
 }
 
+static void name_first(struct ckpt_manifest *manifest)
+{
+	manifest->bases[manifest->base_count++] =
+		(struct ckpt_base_step){.generation = 1, .step = 5};
+}
+
+static void name_two(struct ckpt_manifest *manifest)
+{
+	name_first(manifest);
+	manifest->bases[manifest->base_count++] =
+		(struct ckpt_base_step){.generation = 1, .step = 10};
+}
+
+/* Steps that are decoded with others go before these, whoever asks, and in one round. */
+static void test_needed(void **state)
+{
+	struct scene s = {.dir = scratch_make_in_memory()};
+	struct fixture_step steps[4];
+
+	(void)state;
+	fixture_begin(s.dir);
+	for (size_t i = 0; i < CKPT_COUNT(steps); i++)
+		steps[i] = fixture(&s, 5 * (i + 1));
+	fixture_edit(&steps[1], name_first);
+	fixture_edit(&steps[2], name_two);
+	core_rig_open(&s.rig, &(struct core_rig_config){.dir = s.dir, .keep_last = 1});
+	assert_int_equal(core_rig_adopt(&s.rig, 1, 20), 0);
+	assert_int_equal(core_rig_claim(&s.rig), 0);
+	assert_int_equal(core_rig_remove(&s.rig, 5), -EBUSY);
+	assert_int_equal(core_rig_remove(&s.rig, 10), -EBUSY);
+	/* 15 cannot go now: neither can what it needs. 20 needs nothing. */
+	add(&s, (struct io_fault_rule){
+			.op = CKPT_IO_OP_OPEN, .path = "000015/manifest.json", .error = -EIO});
+	assert_int_equal(core_rig_save(&s.rig, 40), 0);
+	for (size_t i = 0; i < CKPT_COUNT(steps); i++)
+		assert_int_equal(is_there(fixture_manifest(&steps[i])), i < 3);
+	io_fault_clear(&s.rig.fault);
+	assert_int_equal(core_rig_save(&s.rig, 50), 0);
+	for (size_t i = 0; i < CKPT_COUNT(steps); i++)
+		assert_false(is_there(fixture_manifest(&steps[i])));
+	core_rig_close(&s.rig);
+	scratch_remove(s.dir);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_needed),
 		SCENE(test_settled),
 		SCENE(test_counted_after_going_back),
 		SCENE(test_no_fence_to_look_at),

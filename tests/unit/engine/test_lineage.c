@@ -229,6 +229,55 @@ static uint64_t next_of(
 	return s ? s->generation * 1000000 + s->step : 0;
 }
 
+static void need(struct ckpt_scan *scan, uint64_t step, uint64_t base)
+{
+	struct ckpt_scan_step *s = ckpt_scan_find(scan, 1, step);
+
+	s->bases[s->base_count++] = (struct ckpt_base_step){.generation = 1, .step = base};
+}
+
+/* Random chains: no step goes before those that need it, and all that nobody needs goes. */
+static void test_bases(void **state)
+{
+	(void)state;
+	struct prng prng = {9};
+	uint64_t gone = 0;
+	for (int round = 0; round < 300; round++) {
+		struct ckpt_scan scan = {0};
+		struct ckpt_retention keep = {.keep_last = 1 + prng_below(&prng, 3)};
+		size_t count = 1 + (size_t)prng_below(&prng, 40);
+		uint64_t whole = 1;
+
+		add_gen(&scan, 1, 0, 0);
+		for (uint64_t i = 1; i <= count; i++) {
+			add_step(&scan, 1, i, CKPT_STEP_COMMITTED);
+			if (i - whole == CKPT_BASES_MAX || prng_below(&prng, 4) == 0)
+				whole = i;
+			for (uint64_t base = whole; base < i; base++)
+				need(&scan, i, base);
+		}
+		assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+		for (;;) {
+			ckpt_scan_mark_needed(&scan);
+			const struct ckpt_scan_step *s = ckpt_retention_next(&scan, &keep, 0, 0);
+			if (!s)
+				break;
+			assert_null(ckpt_scan_needs(&scan, 1, s->step));
+			ckpt_scan_drop(&scan, 1, s->step);
+			gone++;
+		}
+		/* What is left is kept, or something that is kept needs it. */
+		for (size_t i = keep.keep_last; i < scan.step_count; i++) {
+			const struct ckpt_scan_step *by =
+				ckpt_scan_needs(&scan, 1, scan.steps[i].step);
+			assert_non_null(by);
+			assert_true(by->step > count - keep.keep_last);
+		}
+		ckpt_scan_clear(&scan);
+	}
+	assert_true(gone > 1000);
+}
+
 /* What is not whole in a remote store has been left there only if nothing was under way. */
 static void test_left(void **state)
 {
@@ -423,6 +472,7 @@ int main(void)
 		cmocka_unit_test(test_lost_claim_below_branch),
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_retention),
+		cmocka_unit_test(test_bases),
 		cmocka_unit_test(test_left),
 		cmocka_unit_test(test_going_is_not_kept),
 		cmocka_unit_test(test_tried),

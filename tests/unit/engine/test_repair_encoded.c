@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "format/encoded.h"
+#include "lib/chain_fixture.h"
 #include "lib/encode_fixture.h"
 #include "lib/sanitized.h"
 #include "lib/scratch.h"
@@ -294,12 +295,65 @@ static void test_decoded_with_a_bad_one(void **state)
 	assert_fails(s);
 }
 
+/* The step here is decoded with an earlier one, step 5. */
+static struct fixture_step chain_here(struct scene *s)
+{
+	static char bytes[TENSORS][100001];
+	static struct ckpt_tensor tensors[TENSORS];
+	struct chain_fixture chain = {0};
+	struct fixture_step before = s->here;
+	size_t length;
+
+	memcpy(tensors, s->here.tensors, sizeof(tensors));
+	for (size_t i = 0; i < TENSORS; i++) {
+		size_t count = (size_t)tensors[i].shape[0];
+
+		memcpy(bytes[i], tensors[i].data, count);
+		for (size_t k = 0; k < count; k += 2000)
+			bytes[i][k]++;
+		tensors[i].data = bytes[i];
+	}
+	restore_files(s);
+	before.step = 5;
+	before.tensors = tensors;
+	chain_fixture_add(&chain, &before);
+	chain_fixture_add(&chain, &s->here);
+	assert_true(chain.same > 0 && chain.based > 0);
+	chain_fixture_clear(&chain);
+	char *manifest = load(fixture_manifest(&s->here), &length);
+	store(fixture_manifest(&s->there), manifest, length);
+	free(manifest);
+	s->names = scratch_count(s->local);
+	return before;
+}
+
+/* What is wrong with a base is mended in the step that needs it: its own copy there needs no base. */
+static void test_chain(void **state)
+{
+	struct scene *s = *state;
+	struct prng prng = {31};
+	struct fixture_step before = chain_here(s);
+
+	damage_stored(encode_fixture_path(&before, 0), 6, &prng);
+	assert_mends(s);
+	assert_true(s->far_read < s->layout->bytes);
+	before = chain_here(s);
+	damage_stored(encode_fixture_path(&s->here, 0), 1, &prng);
+	assert_mends(s);
+	before = chain_here(s);
+	assert_int_equal(unlink(encode_fixture_path(&before, 0)), 0);
+	s->names--;
+	assert_mends(s);
+	assert_true(s->far_read >= s->layout->bytes);
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		SCENE(test_encoded),
+		SCENE(test_chain),
 		SCENE(test_every_chunk_somewhere),
 		SCENE(test_unreadable_there),
 		SCENE(test_best_of_two_forms),

@@ -15,6 +15,7 @@
 
 #include "engine/copy/upload_queue.h"
 #include "config.h"
+#include "lib/chain_fixture.h"
 #include "lib/encode_fixture.h"
 #include "lib/scratch.h"
 #include "sending_scene.h"
@@ -636,6 +637,54 @@ static void test_progress(void **state)
 	assert_true(is_whole(s));
 }
 
+#if CKPT_HAVE_CODEC
+
+/* What is sent of a step with bases is a plain shard, and needs no other step. */
+static void test_chain_is_sent_plain(void **state)
+{
+	struct scene *s = *state;
+	char here[512];
+	char there[512];
+	struct chain_fixture chain = {0};
+	struct core_rig rig;
+	size_t bytes;
+
+	(void)snprintf(here, sizeof(here), "%s/chain", s->dir);
+	(void)snprintf(there, sizeof(there), "%s/sent", s->dir);
+	assert_int_equal(mkdir(here, 0777), 0);
+	assert_int_equal(mkdir(there, 0777), 0);
+	struct fixture_step step = fixture_one(here, &s->tensors[0]);
+	fixture_begin(here);
+	for (step.step = 10; step.step <= 30; step.step += 10) {
+		s->own[0][step.step]++;
+		chain_fixture_add(&chain, &step);
+	}
+	step.step = 30;
+	assert_int_equal(chain.table.base_count, 2);
+	core_rig_open(&rig, &(struct core_rig_config){.dir = here, .remote = there});
+	assert_int_equal(core_rig_adopt(&rig, 1, 30), 0);
+	assert_int_equal(core_rig_claim(&rig), 0);
+	core_rig_run(&rig);
+	core_rig_close(&rig);
+	step.dir = there;
+	assert_int_equal(access(fixture_manifest(&step), F_OK), 0);
+	FILE *f = fopen(fixture_shard(&step, 0), "rb");
+	assert_non_null(f);
+	char *sent = malloc(chain.index->layout->bytes + 1);
+	bytes = fread(sent, 1, chain.index->layout->bytes + 1, f);
+	assert_int_equal(fclose(f), 0);
+	assert_int_equal(bytes, chain.index->layout->bytes);
+	assert_memory_equal(sent, chain.shard, bytes);
+	free(sent);
+	chain_fixture_clear(&chain);
+	/* It is whole where it is. */
+	core_rig_open(&rig, &(struct core_rig_config){.dir = there, .read_only = true});
+	assert_int_equal(core_rig_read(&rig, 30, CKPT_SINK_NONE), 0);
+	core_rig_close(&rig);
+}
+
+#endif
+
 int main(void)
 {
 	static const struct CMUnitTest tests[] = {
@@ -648,6 +697,7 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_cut_short_in_a_directory, setup, teardown),
 #if CKPT_HAVE_CODEC
 		cmocka_unit_test_setup_teardown(test_encoded, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_chain_is_sent_plain, setup, teardown),
 #endif
 		cmocka_unit_test_setup_teardown(test_index_stays, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_taken_over, setup, teardown),

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "format/encoded.h"
+#include "lib/prng.h"
 
 #define CHUNKS          6
 #define TABLE           UINT64_C(9000)
@@ -169,7 +170,7 @@ static void test_versions_and_others(void **state)
 	(void)state;
 	make(&s);
 	ckpt_encoded_put(&s.encoded, &buf);
-	buf.data[buf.len - 80 + 8] = 2;
+	buf.data[buf.len - 80 + 8] = 3;
 	reseal(&buf);
 	assert_int_equal(read_back(&buf, FILE_BYTES(&buf), &s.layout, &err, &got), CKPT_EVERSION);
 	buf.data[buf.len - 80 + 8] = 1;
@@ -209,7 +210,9 @@ static void test_malformed(void **state)
 		change;                                                                            \
 		assert_int_equal(put_and_read(&s, &err), CKPT_EFORMAT);                            \
 	} while (0)
-	REFUSED(s.chunks[2].kind = 2);
+	REFUSED(s.chunks[2].kind = CKPT_ENCODED_KIND_END);
+	REFUSED(s.chunks[2].kind = CKPT_ENCODED_SAME); /* of no base */
+	REFUSED(s.chunks[2].base = 1);
 	REFUSED(s.chunks[2].length = 0);
 	REFUSED(s.chunks[2].length = 4096);
 	REFUSED(s.chunks[0].length = 4095);
@@ -231,6 +234,154 @@ static void test_malformed(void **state)
 	assert_int_equal(put_and_read(&s, &err), 0);
 }
 
+/* The same, with two bases: chunk 4 is that of the first, and chunk 5 is decoded with the second. */
+static void make_based(struct sample *s)
+{
+	make(s);
+	for (unsigned i = 0; i < 2; i++)
+		s->encoded.bases[i] = (struct ckpt_encoded_base){.generation = 3 + i,
+			.step = 70 + i,
+			.attempt = UINT64_C(0x0123456789abcdef) + i,
+			.index_bytes = 500 + i,
+			.index_digest.bytes = {(uint8_t)i, 9}};
+	s->encoded.base_count = 2;
+	s->chunks[4] = (struct ckpt_encoded_chunk){.kind = CKPT_ENCODED_SAME, .base = 1};
+	s->chunks[5].base = 2;
+}
+
+static void test_bases_come_back(void **state)
+{
+	struct sample s;
+	struct ckpt_error err;
+	struct ckpt_encoded *got = NULL;
+	struct ckpt_buf buf = {0};
+
+	(void)state;
+	make_based(&s);
+	ckpt_encoded_put(&s.encoded, &buf);
+	assert_int_equal(buf.len, CHUNKS * 32 + 3 * 4 + 2 * 48 + 80);
+	assert_int_equal(read_back(&buf, FILE_BYTES(&buf), &s.layout, &err, &got), 0);
+	assert_int_equal(got->base_count, 2);
+	for (unsigned i = 0; i < 2; i++) {
+		const struct ckpt_encoded_base *a = &got->bases[i];
+		const struct ckpt_encoded_base *b = &s.encoded.bases[i];
+
+		assert_int_equal(a->generation, b->generation);
+		assert_int_equal(a->step, b->step);
+		assert_int_equal(a->attempt, b->attempt);
+		assert_int_equal(a->index_bytes, b->index_bytes);
+		assert_true(ckpt_digest_equal(&a->index_digest, &b->index_digest));
+	}
+	assert_int_equal(got->chunks[4].kind, CKPT_ENCODED_SAME);
+	assert_int_equal(got->chunks[4].base, 1);
+	assert_int_equal(got->chunks[5].base, 2);
+	ckpt_encoded_free(got);
+	/* The bytes, as FORMAT.md has them. */
+	const unsigned char *bytes = (const unsigned char *)buf.data;
+	assert_memory_equal(bytes + 4 * 32 + 8, "\0\0\0\0\2\1\0\0", 8);
+	assert_memory_equal(bytes + 5 * 32 + 12, "\1\2\0\0", 4);
+	assert_memory_equal(bytes + CHUNKS * 32 + 3 * 4,
+		"\3\0\0\0\0\0\0\0\x46\0\0\0\0\0\0\0\xef\xcd\xab\x89\x67\x45\x23\1"
+		"\xf4\1\0\0\0\0\0\0\0\x09\0",
+		35);
+	assert_memory_equal(bytes + buf.len - 80, "CKPTENC\0\2\0\0\0\0\0\0\0", 16);
+	/* A reader of version 1 alone is told so; a table of another length is none. */
+	buf.data[buf.len - 80 + 8] = 1;
+	reseal(&buf);
+	assert_int_equal(read_back(&buf, FILE_BYTES(&buf), &s.layout, &err, &got), CKPT_EFORMAT);
+	ckpt_buf_free(&buf);
+}
+
+static void test_malformed_bases(void **state)
+{
+	struct sample s;
+	struct ckpt_error err;
+
+	(void)state;
+#define REFUSED(change)                                                                            \
+	do {                                                                                       \
+		make_based(&s);                                                                    \
+		change;                                                                            \
+		assert_int_equal(put_and_read(&s, &err), CKPT_EFORMAT);                            \
+	} while (0)
+	REFUSED(s.chunks[5].base = 3); /* there are two */
+	REFUSED(s.chunks[5].base = 255);
+	REFUSED(s.chunks[0].base = 1); /* it is plain */
+	REFUSED(s.chunks[1].base = 1); /* it refers to others */
+	REFUSED(s.chunks[4].base = 0);
+	REFUSED(s.chunks[4].length = 1);
+	REFUSED(s.chunks[4].offset = 1);
+	REFUSED(s.chunks[4].digest.bytes[0] = 1);
+	REFUSED(s.encoded.bases[0].step = 71);      /* not before the next */
+	REFUSED(s.encoded.bases[0].generation = 5); /* nor is this */
+	REFUSED(s.encoded.bases[0].generation = 0);
+	REFUSED(s.encoded.bases[1].generation = 1000000);
+	REFUSED(s.encoded.bases[1].step = UINT64_C(10000000000));
+	REFUSED(s.encoded.bases[1].index_bytes = 0);
+	REFUSED(s.encoded.bases[1].index_bytes = (UINT64_C(1) << 30) + 1);
+#undef REFUSED
+	make_based(&s);
+	assert_int_equal(put_and_read(&s, &err), 0);
+	/* As many as there may be, and one more. */
+	for (unsigned i = 0; i < CKPT_ENCODED_BASES_MAX; i++)
+		s.encoded.bases[i] =
+			(struct ckpt_encoded_base){.generation = 1, .step = i, .index_bytes = 1};
+	s.encoded.base_count = CKPT_ENCODED_BASES_MAX;
+	assert_int_equal(put_and_read(&s, &err), 0);
+	struct ckpt_buf buf = {0};
+	struct ckpt_encoded *got = NULL;
+	ckpt_encoded_put(&s.encoded, &buf);
+	size_t table = buf.len - CKPT_ENCODED_TRAILER;
+	struct ckpt_buf longer = {0};
+	ckpt_buf_put(&longer, buf.data, table);
+	ckpt_buf_put(&longer, buf.data + table - CKPT_ENCODED_BASE, CKPT_ENCODED_BASE);
+	longer.data[longer.len - CKPT_ENCODED_BASE + 8]++;
+	ckpt_buf_put(&longer, buf.data + table, CKPT_ENCODED_TRAILER);
+	table += CKPT_ENCODED_BASE;
+	memcpy(longer.data + longer.len - 80 + 40, &table, 8);
+	reseal(&longer);
+	assert_int_equal(
+		read_back(&longer, FILE_BYTES(&longer), &s.layout, &err, &got), CKPT_EFORMAT);
+	ckpt_buf_free(&longer);
+	ckpt_buf_free(&buf);
+}
+
+/* Any table that is taken is within its bounds, whatever is in it. */
+static void test_any_table(void **state)
+{
+	struct sample s;
+	struct ckpt_error err;
+	struct prng d = {5};
+	unsigned taken = 0;
+
+	(void)state;
+	for (int round = 0; round < 20000; round++) {
+		struct ckpt_encoded *got = NULL;
+		struct ckpt_buf buf = {0};
+
+		make_based(&s);
+		ckpt_encoded_put(&s.encoded, &buf);
+		for (unsigned i = 0; i <= prng_below(&d, 3); i++)
+			buf.data[prng_below(&d, buf.len - 80)] = (char)prng_next(&d);
+		reseal(&buf);
+		if (read_back(&buf, FILE_BYTES(&buf), &s.layout, &err, &got) == 0) {
+			taken++;
+			for (size_t i = 0; i < CHUNKS; i++) {
+				const struct ckpt_encoded_chunk *c = &got->chunks[i];
+
+				assert_true(c->base <= got->base_count);
+				assert_true(c->base == 0 || c->ref_count == 0);
+				assert_true(c->offset + c->length <= TABLE);
+				assert_true(c->length <= 4096);
+				assert_true(c->first_ref + c->ref_count <= got->ref_count);
+			}
+		}
+		ckpt_encoded_free(got);
+		ckpt_buf_free(&buf);
+	}
+	assert_true(taken > 1000);
+}
+
 static void test_no_memory(void **state)
 {
 	struct sample s;
@@ -240,7 +391,7 @@ static void test_no_memory(void **state)
 	int r = -ENOMEM;
 
 	(void)state;
-	make(&s);
+	make_based(&s);
 	ckpt_encoded_put(&s.encoded, &buf);
 	for (size_t i = 1; r == -ENOMEM; i++) {
 		struct kit_alloc alloc = {.fail_at = i};
@@ -261,6 +412,9 @@ int main(void)
 		cmocka_unit_test(test_damage),
 		cmocka_unit_test(test_versions_and_others),
 		cmocka_unit_test(test_malformed),
+		cmocka_unit_test(test_bases_come_back),
+		cmocka_unit_test(test_malformed_bases),
+		cmocka_unit_test(test_any_table),
 		cmocka_unit_test(test_no_memory),
 	};
 

@@ -220,8 +220,8 @@ static void test_tolerated(void **state)
 static void test_refused(void **state)
 {
 	static const struct sealed_case cases[] = {
-		{HEAD("[2,0]", "1", "1", "\"new\"", "1", "0"), CKPT_EVERSION,
-			"install libckpt 2.0 or newer"},
+		{HEAD("[3,0]", "1", "1", "\"new\"", "1", "0"), CKPT_EVERSION,
+			"install libckpt 3.0 or newer"},
 		{HEAD("[0,0]", "1", "1", "\"new\"", "1", "0"), CKPT_EFORMAT, "format 0"},
 		{HEAD("[1]", "1", "1", "\"new\"", "1", "0"), CKPT_EFORMAT, "has no \"format\""},
 		{HEAD("[1,0,0]", "1", "1", "\"new\"", "1", "0"), CKPT_EFORMAT, "has no \"format\""},
@@ -230,9 +230,9 @@ static void test_refused(void **state)
 		{"{\"format\":[1,0]", CKPT_EFORMAT, "is not of kind \"manifest\""},
 		{"{\"format\":[1,0],\"kind\":\"claim\"", CKPT_EFORMAT, "is not of kind"},
 		/* The version comes before the kind. */
-		{"{\"format\":[2,0],\"kind\":\"a kind of more than thirty-two bytes\"",
-			CKPT_EVERSION, "install libckpt 2.0"},
-		{"{\"format\":[2,0]", CKPT_EVERSION, "install libckpt 2.0"},
+		{"{\"format\":[3,0],\"kind\":\"a kind of more than thirty-two bytes\"",
+			CKPT_EVERSION, "install libckpt 3.0"},
+		{"{\"format\":[3,0]", CKPT_EVERSION, "install libckpt 3.0"},
 		{"{\"format\":[1,0],\"kind\":\"manifest\"", CKPT_EFORMAT, "\"run_id\" is missing"},
 		{"{\"format\":[1,0],\"format\":[1,0],\"kind\":\"manifest\"", CKPT_EFORMAT,
 			"occurs twice"},
@@ -388,10 +388,80 @@ static void test_without_memory(void **state)
 	ckpt_buf_free(&out);
 }
 
+#define BASED                                                                                      \
+	"{\"format\":[2,0],\"kind\":\"manifest\",\"run_id\":\"" RUN                                \
+	"\",\"generation\":7,\"step\":100,\"outcome\":\"commit\",\"attempt\":\"" ATTEMPT           \
+	"\",\"wall_ms\":1,\"world\":1,\"bases\":"
+#define OF_BASED                                                                                   \
+	",\"ranks\":[{\"rank\":0,\"node\":\"n1\",\"attempt\":\"" ATTEMPT                           \
+	"\",\"index_digest\":\"" DIGEST                                                            \
+	"\",\"index_bytes\":1073741824,\"shard_bytes\":70368744177664}]"
+
+/* The steps that a step needs: who does not know of them refuses the manifest. */
+static void test_bases(void **state)
+{
+	struct ckpt_manifest_rank rank = rank_of(0);
+	struct ckpt_manifest m = {.kind = CKPT_MANIFEST_COMMIT,
+		.run_id = RUN,
+		.generation = 7,
+		.step = 100,
+		.attempt = ATTEMPT,
+		.wall_ms = 1,
+		.world = 1,
+		.bases = {{5, 60}, {7, 99}},
+		.base_count = 2,
+		.ranks = &rank};
+	static const struct sealed_case cases[] = {
+		{BASED "[]" OF_BASED, 0, ""},
+		{BASED "[[7,99]]" OF_BASED, 0, ""},
+		{BASED "[[1,0],[1,1],[1,2],[1,3],[1,4],[1,5],[1,6],[1,7],[1,8],[1,9],[1,10],[1,11],"
+		       "[1,12],[1,13],[1,14],[7,15]]" OF_BASED,
+			0, ""},
+		{BASED "[[1,0],[1,1],[1,2],[1,3],[1,4],[1,5],[1,6],[1,7],[1,8],[1,9],[1,10],[1,11],"
+		       "[1,12],[1,13],[1,14],[7,15],[7,16]]" OF_BASED,
+			CKPT_EFORMAT, "more than 16 bases"},
+		{BASED "[[7,100]]" OF_BASED, CKPT_EFORMAT, "bases"},
+		{BASED "[[8,99]]" OF_BASED, CKPT_EFORMAT, "bases"},
+		{BASED "[[0,99]]" OF_BASED, CKPT_EFORMAT, "between"},
+		{BASED "[[7,98],[7,98]]" OF_BASED, CKPT_EFORMAT, "bases"},
+		{BASED "[[7,98],[6,99]]" OF_BASED, CKPT_EFORMAT, "bases"},
+		{BASED "[[7,98,1]]" OF_BASED, CKPT_EFORMAT, "[generation,step]"},
+		{BASED "[[7]]" OF_BASED, CKPT_EFORMAT, ""},
+		{BASED "[7]" OF_BASED, CKPT_EFORMAT, ""},
+		{BASED "{}" OF_BASED, CKPT_EFORMAT, ""},
+	};
+	struct ckpt_manifest back;
+	struct ckpt_buf out = {0};
+
+	(void)state;
+	assert_int_equal(ckpt_manifest_encode(&m, &out), 0);
+	kit_check_bytes(&out, BASED "[[5,60],[7,99]]" OF_BASED);
+	assert_int_equal(ckpt_manifest_decode(out.data, out.len, "f", NULL, &back), 0);
+	assert_int_equal(back.base_count, 2);
+	assert_int_equal(back.bases[0].generation, 5);
+	assert_int_equal(back.bases[0].step, 60);
+	assert_int_equal(back.bases[1].generation, 7);
+	assert_int_equal(back.bases[1].step, 99);
+	ckpt_manifest_clear(&back);
+	ckpt_buf_free(&out);
+	kit_check_cases(cases, sizeof(cases) / sizeof(*cases), manifest_decode);
+	/* What was aborted needs nothing. */
+	ckpt_buf_puts(&out,
+		"{\"format\":[2,0],\"kind\":\"manifest\",\"run_id\":\"" RUN
+		"\",\"generation\":7,\"step\":100,\"outcome\":\"abort\",\"attempt\":\"" ATTEMPT
+		"\",\"wall_ms\":1,\"world\":1,\"reason\":\"late\",\"bases\":[[7,99]]");
+	ckpt_sealed_finish(&out);
+	assert_int_equal(ckpt_manifest_decode(out.data, out.len, "f", NULL, &back), 0);
+	assert_int_equal(back.base_count, 0);
+	ckpt_manifest_clear(&back);
+	ckpt_buf_free(&out);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_commit),
+		cmocka_unit_test(test_bases),
 		cmocka_unit_test(test_catalog),
 		cmocka_unit_test(test_abort),
 		cmocka_unit_test(test_tolerated),
