@@ -126,22 +126,19 @@ static bool may_make_room(const struct ckpt_step_copy *e)
 	       ckpt_shard_copy_is_taken(&e->lister.files, e->shard->rank->rank);
 }
 
-static int fail_differs(struct ckpt_step_copy *e, const char *path)
-{
-	ckpt_error_clear(e->err);
-	return ckpt_fail_at(e->err, -EEXIST,
-		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = path},
-		"%s is in %s already, and differs: it has changed since it was written; remove it "
-		"there, and copy the step again",
-		path, e->place.label);
-}
-
 /* Nobody can write over an object there, and one that is whole is not replaced by itself. */
 static int take_index(struct ckpt_step_copy *e)
 {
 	int r = e->copy.task.result;
 
-	return r == -EEXIST ? fail_differs(e, e->copy.op.path) : r;
+	if (r != -EEXIST)
+		return r;
+	ckpt_error_clear(e->err);
+	return ckpt_fail_at(e->err, r,
+		&(struct ckpt_where){.tier = ckpt_store_tier(e->store), .file = e->copy.op.path},
+		"%s is in %s already, and differs: it has changed since it was written; remove it "
+		"there, and copy the step again",
+		e->copy.op.path, e->place.label);
 }
 
 /* Who reads the step passes over a file that could not be removed. */
@@ -350,35 +347,7 @@ static void name_catalog(const struct ckpt_step_copy *e, char *path)
 	ckpt_name_catalog(path, ckpt_step_copy_generation(e), &e->pick->manifest.catalog);
 }
 
-static int take_catalog_there(struct ckpt_step_copy *e)
-{
-	int r = e->op.result;
-	bool same = r == 0 && e->op.length == e->catalog->catalog->bytes &&
-		    memcmp(e->op.data, e->catalog->file, e->op.length) == 0;
-
-	ckpt_store_drop_data(&e->op);
-	if (same)
-		return *e->stop;
-	return r < 0 && !ckpt_store_is_no_file(r) ? ckpt_step_copy_trouble(e, "read")
-						  : fail_differs(e, e->op.path);
-}
-
-/* Another step has brought it: then it is the same. */
-static int catalog_there_body(struct ckpt_task *task)
-{
-	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
-	char path[CKPT_PATH_MAX];
-	int r;
-
-	CKPT_TASK_BEGIN(task);
-	name_catalog(e, path);
-	ckpt_store_get(e->store, &e->op, path, e->catalog->catalog->bytes);
-	CKPT_AWAIT(task, e->op.done);
-	r = take_catalog_there(e);
-	return r < 0 ? r : ckpt_task_continue(task, commit_body);
-	CKPT_TASK_END(task);
-}
-
+/* Whatever is there by that name is the same: another step has brought it. */
 static int catalog_body(struct ckpt_task *task)
 {
 	struct ckpt_step_copy *e = ckpt_step_copy_of(task);
@@ -392,9 +361,7 @@ static int catalog_body(struct ckpt_task *task)
 	/* One that was there may be named by another step: only what is surely its own is taken back. */
 	/* In a bucket, that is also said of the same that was there already. */
 	e->catalog_made = e->op.result == 0 && !e->place.bucket;
-	if (e->op.result == -EEXIST)
-		return ckpt_task_continue(task, catalog_there_body);
-	if (e->op.result < 0)
+	if (e->op.result < 0 && e->op.result != -EEXIST)
 		return ckpt_step_copy_trouble(e, "publish");
 	return ckpt_task_continue(task, commit_body);
 	CKPT_TASK_END(task);

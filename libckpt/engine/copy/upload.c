@@ -125,9 +125,6 @@ static int take_compared(struct ckpt_upload *u)
 	ckpt_store_drop_data(&u->op);
 	if (same)
 		return *u->stop;
-	/* It has gone since it was seen. */
-	if (r == -ENOENT)
-		return ckpt_fail(u->err, -EAGAIN, "%s is not there any more", u->path);
 	if (r < 0 && !ckpt_store_is_no_file(r))
 		return ckpt_upload_trouble(u, "read");
 	ckpt_error_clear(&u->said);
@@ -510,10 +507,9 @@ static int catalog_body(struct ckpt_task *task)
 	ckpt_name_catalog(u->path, u->generation, &u->pick.manifest.catalog);
 	ckpt_store_publish(u->dest, &u->op, u->path, map->file, map->catalog->bytes, NULL);
 	CKPT_AWAIT(task, u->op.done);
-	map = u->catalog->catalog_map;
-	/* Another step has brought it. */
+	/* Another step has brought it. If it is damaged there, the step is whole without it. */
 	if (u->op.result == -EEXIST)
-		return compare(u, map->file, map->catalog->bytes, commit_body);
+		return ckpt_task_continue(task, commit_body);
 	r = ckpt_upload_trouble(u, "publish");
 	return r < 0 ? ckpt_upload_give_up(u, r) : ckpt_task_continue(task, commit_body);
 	CKPT_TASK_END(task);
