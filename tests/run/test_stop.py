@@ -48,7 +48,10 @@ def end_by(number: signal.Signals, words: list[object], place: Path) -> int:
     reader, writer = os.pipe()
     program = [str(word) for word in words]
     environment = {**os.environ, "PYTHONPATH": str(HERE), "TOLD": f"{writer}"}
+    # A run in the background of a shell has SIGINT ignored, and so would what it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen([*program, f"{writer}"], pass_fds=[writer], cwd=place, env=environment) as process:
+        signal.signal(signal.SIGINT, before)
         os.close(writer)
         child = int(os.read(reader, 16))
         process.send_signal(number)
