@@ -14,8 +14,9 @@
  * Keys: the engine drops a key when no rank can ask for it any more. Some keys stay until the session
  * ends: the first message of each rank, one key of each claim, three of each restore of all ranks (and
  * those of its ranks, if it failed), and at most 64 per rank of saves. With CKPT_ENGINE_NODE_STORE there
- * are also the messages of each rank about the store of its node, what one store got from another, and
- * the manifests of the last steps. So delete the keys of a session when its job has ended.
+ * are also the outcome of the opening (and a message of each rank about the store of its node, if it
+ * failed), what one store got from another, and the manifests of the last steps. So delete the keys of a
+ * session when its job has ended.
  *
  * Failures: if a value is lost, late or delivered twice, or the service dies, saves fail by their
  * deadlines, on all ranks. It causes no other harm: the store alone decides what is committed. A request

@@ -89,6 +89,8 @@ static void answer(struct board_link *x, int result)
 	x->op = NULL;
 	if (result == -EIO)
 		(void)ckpt_fail(op->err, result, "the board has lost it");
+	if (result == -ETIMEDOUT)
+		(void)ckpt_fail(op->err, result, "the board has not answered in time");
 	if (result < 0 && op->verb == CKPT_EXCHANGE_GET)
 		ckpt_exchange_items_clear(op->items, op->count);
 	ckpt_exchange_end(op, result);
@@ -99,7 +101,7 @@ static void fired(struct ckpt_timer *timer)
 	struct board_link *x = CKPT_CONTAINER(timer, struct board_link, timer);
 	int r = x->op->result;
 
-	if (x->fault == BOARD_LATE || x->fault == BOARD_TWICE)
+	if (r != -ETIMEDOUT && (x->fault == BOARD_LATE || x->fault == BOARD_TWICE))
 		r = do_request(x);
 	answer(x, r);
 }
@@ -116,6 +118,8 @@ static void link_submit(struct ckpt_exchange *exchange, struct ckpt_exchange_op 
 {
 	struct board_link *x = CKPT_CONTAINER(exchange, struct board_link, exchange);
 	struct board *b = x->board;
+	uint64_t now_ns = ckpt_env_now(x->core->parts.env);
+	uint64_t answer_ns;
 
 	assert_null(x->op);
 	x->op = op;
@@ -123,13 +127,17 @@ static void link_submit(struct ckpt_exchange *exchange, struct ckpt_exchange_op 
 	x->fault = is_hit(b, x) ? b->fault : BOARD_WELL;
 	if (x->fault == BOARD_SILENT)
 		return;
-	op->result = x->fault == BOARD_LOST || x->fault == BOARD_LATE ? 0 : do_request(x);
+	answer_ns = now_ns + (x->fault == BOARD_LATE ? BOARD_LATE_MS : 1) * UINT64_C(1000000);
+	op->result = x->fault == BOARD_LOST || x->fault == BOARD_LATE || op->deadline_ns <= now_ns
+			     ? 0
+			     : do_request(x);
 	if (x->fault == BOARD_LOST || x->fault == BOARD_UNANSWERED)
 		op->result = -EIO;
+	if (op->deadline_ns < answer_ns)
+		op->result = -ETIMEDOUT;
 	x->timer.fire = fired;
-	ckpt_core_timer_set(x->core, &x->timer,
-		ckpt_env_now(x->core->parts.env) +
-			(x->fault == BOARD_LATE ? BOARD_LATE_MS : 1) * UINT64_C(1000000));
+	ckpt_core_timer_set(
+		x->core, &x->timer, ckpt_max_u64(now_ns, ckpt_min_u64(answer_ns, op->deadline_ns)));
 }
 
 static void link_close(struct ckpt_exchange *exchange)

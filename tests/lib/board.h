@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An exchange that cores of one test share: a table of values, and each core's link to it. It loses requests, answers them
- * late or not at all, as the test says.
+ * late or not at all, as the test says. As an exchange that a program serves, it gives a request up at its deadline, and
+ * does nothing for one whose deadline is over. One that is not answered at all is not even given up.
  */
 #ifndef CKPT_TESTS_BOARD_H
 #define CKPT_TESTS_BOARD_H
@@ -10,7 +11,7 @@
 #include "exchange/exchange.h"
 
 #define BOARD_VALUES  1008
-#define BOARD_LATE_MS 300
+#define BOARD_LATE_MS 150
 #define BOARD_ALL     UINT32_MAX /* in the place of a rank */
 
 enum board_fault {

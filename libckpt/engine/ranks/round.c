@@ -98,6 +98,9 @@ static void set_limit(struct ckpt_round *round, uint64_t deadline_ns)
 {
 	if (round->decided || deadline_ns == UINT64_MAX)
 		return;
+	/* A failure after the deadline makes the caller wait no longer. */
+	if (round->limit.set && now_ns(round) >= round->deadline_ns)
+		return;
 	/* A round may start after its deadline: the outcome of the others is there, and is asked for. */
 	deadline_ns = ckpt_max_u64(deadline_ns, now_ns(round));
 	round->limit.fire = limit_fired;
@@ -111,6 +114,8 @@ static void prepare(struct ckpt_round *round, const int *stop, uint64_t deadline
 	call->core = round->core;
 	call->stop = stop;
 	call->deadline_ns = deadline_ns;
+	/* After the deadline, too, the exchange is asked once, and has the time to answer. */
+	call->answer_ns = now_ns(round) + put_ns(round->core);
 	call->waiter = &round->task;
 	call->rest_ns = 0;
 	call->count = 1;
@@ -211,14 +216,15 @@ static void take_answers(struct ckpt_round *round)
 	ckpt_exchange_items_clear(call->items, call->count);
 }
 
-/* "3, 17 and 5 more". Of more ranks than the last question named it is not known whether they are missing. */
-static void list_missing(const struct ckpt_round *round, char *out, size_t size)
+/* Of more ranks than the last question named it is not known whether they are missing. */
+void ckpt_round_list_missing(const struct ckpt_round *round, char *out, size_t size)
 {
 	bool all = round->missing <= ASKED_MAX;
 	uint32_t count = all ? round->missing : ASKED_MAX;
 	uint32_t rank = all ? 0 : round->from;
 	size_t at = 0;
 
+	*out = '\0';
 	for (uint32_t i = 0; i < ckpt_min_u64(count, NAMED_MAX); i++) {
 		rank = next_missing(round, rank);
 		at += (size_t)snprintf(out + at, size - at, "%s%u", i > 0 ? ", " : "", rank++);
@@ -230,13 +236,13 @@ static void list_missing(const struct ckpt_round *round, char *out, size_t size)
 
 static int late(struct ckpt_round *round)
 {
-	char missing[128] = "";
+	char missing[CKPT_ROUND_MISSING_CHARS];
 
 	if (round->call.why.code)
 		return ckpt_fail(&round->why, -ETIMEDOUT,
 			"the ranks of %s do not reach each other: %s", round->core->parts.label,
 			round->call.why.message);
-	list_missing(round, missing, sizeof(missing));
+	ckpt_round_list_missing(round, missing, sizeof(missing));
 	round->ops->late(round, missing);
 	return -ETIMEDOUT;
 }
@@ -260,6 +266,21 @@ static void give_up(struct ckpt_round *round, int r)
 	fail(round, r);
 }
 
+/* All values are with rank 0. After a failure it may still ask for this one, and must not miss it. */
+static int drop_body(struct ckpt_task *task)
+{
+	struct ckpt_round *round = round_of(task);
+
+	CKPT_TASK_BEGIN(task);
+	if (round->put && round->well) {
+		prepare(round, &round->never, now_ns(round) + put_ns(round->core),
+			round->core->config.rank);
+		ckpt_exchange_call_drop(&round->call);
+		CKPT_AWAIT(task, round->call.task.finished);
+	}
+	CKPT_TASK_END(task);
+}
+
 /* The outcome is there, and it is not what this rank has put. */
 static int read_body(struct ckpt_task *task)
 {
@@ -276,6 +297,7 @@ static int read_body(struct ckpt_task *task)
 	}
 	receive(round, &round->call.items[0]);
 	ckpt_exchange_items_clear(round->call.items, round->call.count);
+	return ckpt_task_continue(task, drop_body);
 	CKPT_TASK_END(task);
 }
 
@@ -288,8 +310,10 @@ static int put_outcome(struct ckpt_round *round)
 	round->refusing = round->failed;
 	if (round->refusing)
 		set_limit(round, now_ns(round));
-	prepare(round, &round->interrupt, round->refusing ? until_ns : round->deadline_ns,
-		CKPT_ROUND_OUTCOME);
+	else
+		/* A round that was held may be released after its deadline, while the others still wait. */
+		until_ns = ckpt_max_u64(until_ns, round->deadline_ns);
+	prepare(round, &round->interrupt, until_ns, CKPT_ROUND_OUTCOME);
 	return put(round);
 }
 
@@ -369,12 +393,7 @@ static int round_body(struct ckpt_task *task)
 		else
 			give_up(round, round->call.task.result);
 	}
-	/* All values are with rank 0. After a failure it may still ask for this one, and must not miss it. */
-	if (round->put && round->well) {
-		prepare(round, &round->never, now_ns(round) + put_ns(round->core), rank);
-		ckpt_exchange_call_drop(&round->call);
-		CKPT_AWAIT(task, round->call.task.finished);
-	}
+	return ckpt_task_continue(task, drop_body);
 	CKPT_TASK_END(task);
 }
 

@@ -19,7 +19,9 @@
 #include "engine/ranks/exchange_call.h"
 
 /* In the place of a rank: the outcome. */
-#define CKPT_ROUND_OUTCOME UINT32_MAX
+#define CKPT_ROUND_OUTCOME       UINT32_MAX
+/* Of a list of missing ranks. */
+#define CKPT_ROUND_MISSING_CHARS 128
 
 struct ckpt_round;
 
@@ -79,7 +81,7 @@ struct ckpt_round {
 	struct ckpt_buf words;   /* what is being put */
 };
 
-/* Of a zeroed round. Allocates what must not be lacking later. -ENOMEM. */
+/* Of a zeroed round. Allocates what must not be lacking later. -ENOMEM: it can still put a failure, as one without this. */
 int ckpt_round_init(struct ckpt_round *round, uint32_t rank, uint32_t world);
 void ckpt_round_clear(struct ckpt_round *round);
 /*
@@ -96,6 +98,8 @@ bool ckpt_round_is_open(const struct ckpt_round *round);
  * put a failure later, which counts if it comes before the outcome.
  */
 void ckpt_round_put(struct ckpt_round *round, bool well);
+/* Rank 0: the ranks that it has not heard of, in the words that late() is given. "": it has heard of all. */
+void ckpt_round_list_missing(const struct ckpt_round *round, char *out, size_t size);
 /* Rank 0, of a round that is held: it has the values of all ranks, and the outcome is not known. */
 bool ckpt_round_is_complete(const struct ckpt_round *round);
 /* Of a complete round: rank 0's value, as it is now, is put as the outcome. Without it the owner puts a failure. */

@@ -129,6 +129,54 @@ static void test_held(void **state)
 	}
 }
 
+/*
+ * Rank 0's deadline is over when the owner has done its work, and the others still wait: it goes well for all, also if the
+ * exchange loses what rank 0 puts at first.
+ */
+static void test_held_past_the_deadline(void **state)
+{
+	struct scene *s = *state;
+
+	for (int lost = 0; lost < 2; lost++) {
+		start_held(s);
+		sleep_ms(s, LEADER_MS + 50 - s->ms);
+		for (uint32_t i = 0; i < RANKS; i++)
+			assert_false(s->voter[i].round.decided);
+		if (lost)
+			die(s, 0, 1, BOARD_LOST);
+		ckpt_round_release(&s->voter[0].round);
+		core_rig_run(&s->rig[0]);
+		sleep_ms(s, 20);
+		assert_true(s->voter[0].round.decided == !lost);
+		let_go(s);
+		sleep_ms(s, 50);
+		finish(s);
+		assert_int_equal(outcome_of(s), 0);
+	}
+}
+
+/*
+ * A rank gives up, and finds that it went well in the place of its failure. As after every success, what it has put goes.
+ */
+static void test_success_read_late(void **state)
+{
+	struct scene *s = *state;
+
+	for (uint32_t rank = 1; rank < RANKS; rank++) {
+		start_held(s);
+		assert_true(is_on_board(s, rank));
+		assert_int_equal(board_put(&s->board, "outcome", "outcome 0 well", 14), 0);
+		put(s, rank, -ECANCELED, "it has changed its mind");
+		sleep_ms(s, 100);
+		assert_int_equal(s->voter[rank].outcome, 0);
+		assert_false(is_on_board(s, rank));
+		ckpt_round_release(&s->voter[0].round);
+		core_rig_run(&s->rig[0]);
+		finish(s);
+		assert_int_equal(outcome_of(s), 0);
+	}
+}
+
 /* Whom the owner keeps waiting for too long ends it, and the owner hears that when it has done its work. */
 static void test_held_for_long(void **state)
 {
@@ -176,20 +224,23 @@ static void test_outcome_read_late(void **state)
 	}
 }
 
-/* It ends alone if the exchange does not answer it then. */
+/* It ends alone, and as soon, if the exchange does not answer it then, or loses all. */
 static void test_held_in_silence(void **state)
 {
+	static const enum board_fault faults[] = {BOARD_SILENT, BOARD_LOST};
 	struct scene *s = *state;
 
-	start_held(s);
-	sleep_ms(s, OTHER_MS);
-	die(s, 0, 1, BOARD_SILENT);
-	ckpt_round_release(&s->voter[0].round);
-	core_rig_run(&s->rig[0]);
-	sleep_ms(s, LIMIT_MS + 50);
-	assert_true(s->voter[0].alone && s->voter[0].outcome == -ETIMEDOUT);
-	finish(s);
-	assert_int_equal(check_outcome(s, true), -ETIMEDOUT);
+	for (size_t k = 0; k < COUNT(faults); k++) {
+		start_held(s);
+		sleep_ms(s, OTHER_MS);
+		die(s, 0, 1, faults[k]);
+		ckpt_round_release(&s->voter[0].round);
+		core_rig_run(&s->rig[0]);
+		sleep_ms(s, LIMIT_MS + 50);
+		assert_true(s->voter[0].alone && s->voter[0].outcome == -ETIMEDOUT);
+		finish(s);
+		assert_int_equal(check_outcome(s, true), -ETIMEDOUT);
+	}
 }
 
 /*
@@ -426,6 +477,25 @@ static void test_late_start(void **state)
 	}
 }
 
+/* Where nobody has put one, it still asks, and puts why it fails: not that the exchange does not answer. */
+static void test_late_start_alone(void **state)
+{
+	static const char *const said[RANKS] = {"rank 0 waits for 1, 2",
+		"rank 1 waits for the outcome", "rank 2 waits for the outcome"};
+	struct scene *s = *state;
+
+	for (uint32_t rank = 0; rank < RANKS; rank++) {
+		board_clear(&s->board);
+		start(s, rank, ckpt_env_now(s->rig[rank].core.parts.env) - MILLISECOND);
+		put(s, rank, 0, "well");
+		sleep_ms(s, 50);
+		assert_int_equal(s->voter[rank].outcome, -ETIMEDOUT);
+		assert_false(s->voter[rank].alone);
+		assert_string_equal(s->voter[rank].said, said[rank]);
+		finish(s);
+	}
+}
+
 /* A failure is put for an eighth of the timeout, and for 10 s at most, whatever the caller waits for. */
 static void test_deadline(void **state)
 {
@@ -585,6 +655,8 @@ int main(void)
 		SCENE(test_one_fails),
 		SCENE(test_every_message),
 		SCENE(test_held),
+		SCENE(test_held_past_the_deadline),
+		SCENE(test_success_read_late),
 		SCENE(test_held_for_long),
 		SCENE(test_held_in_silence),
 		SCENE(test_outcome_read_late),
@@ -598,6 +670,7 @@ int main(void)
 		SCENE(test_missing_rank),
 		SCENE(test_missing_leader),
 		SCENE(test_late_start),
+		SCENE(test_late_start_alone),
 		SCENE(test_no_deadline_before_a_value),
 		SCENE(test_deadline),
 		SCENE(test_strange_values),
