@@ -49,17 +49,50 @@ static int encode(const struct ckpt_round *round, const char *key, struct ckpt_b
 	return ckpt_node_record_encode(&failed, key, out);
 }
 
+/* A code of damage would be taken for damage of a store. */
+static int decode(struct ckpt_round *round, const struct ckpt_exchange_item *item,
+	struct ckpt_node_record *ret_record)
+{
+	struct ckpt_error damage;
+
+	ckpt_error_clear(&damage);
+	if (ckpt_node_record_decode(item->data, item->length, item->key, &damage, ret_record) < 0)
+		return ckpt_fail(&round->why, -EIO, "%s of the exchange cannot be read: %s",
+			item->key, damage.message);
+	return 0;
+}
+
 static int take(struct ckpt_round *round, const struct ckpt_exchange_item *item, uint32_t rank)
 {
 	struct ckpt_node_record record;
 
-	int r = ckpt_node_record_decode(item->data, item->length, item->key, &round->why, &record);
+	int r = decode(round, item, &record);
 	if (r < 0)
 		return r;
 	if (record.rank != rank || record.verdict.code < 0)
-		return ckpt_fail(&round->why, CKPT_EFORMAT,
+		return ckpt_fail(&round->why, -EIO,
 			"%s of the exchange is not what rank %u has found", item->key, rank);
 	return ckpt_node_union_add(&sync_of(round)->found, &record, &round->why);
+}
+
+/*
+ * The failure of a rank. One whose deadline came first does not know who is missing. Rank 0 knows it, once its own record
+ * is there and it has asked for the others'.
+ */
+static void take_failure(struct ckpt_open_sync *n, const struct ckpt_node_record *outcome)
+{
+	const struct ckpt_verdict *verdict = &outcome->verdict;
+	char missing[CKPT_ROUND_MISSING_CHARS];
+
+	ckpt_error_clear(&n->failure);
+	ckpt_round_list_missing(&n->round, missing, sizeof(missing));
+	if (verdict->code == -ETIMEDOUT && outcome->rank > 0 && n->round.passed && *missing)
+		(void)ckpt_fail(&n->failure, verdict->code,
+			"of %u ranks these had not opened the stores of their nodes when another "
+			"one gave up: %s: start all of them, and see what became of these (%s)",
+			n->round.core->config.world, missing, verdict->reason);
+	else
+		(void)ckpt_fail(&n->failure, verdict->code, "%s", verdict->reason);
 }
 
 static int receive(struct ckpt_round *round, const struct ckpt_exchange_item *item)
@@ -69,18 +102,17 @@ static int receive(struct ckpt_round *round, const struct ckpt_exchange_item *it
 
 	if (!item)
 		return 0;
-	int r = ckpt_node_record_decode(item->data, item->length, item->key, &round->why, &outcome);
+	int r = decode(round, item, &outcome);
 	if (r < 0)
 		return r;
 	r = outcome.verdict.code;
 	if (r == 0 && (outcome.rank > 0 || !round->passed))
-		return ckpt_fail(&round->why, -EINVAL,
+		return ckpt_fail(&round->why, -EIO,
 			"the ranks of %s do not agree about its stores: give every start of the "
 			"job a session of its own",
 			round->core->parts.label);
 	if (r < 0) {
-		ckpt_error_clear(&n->failure);
-		(void)ckpt_fail(&n->failure, r, "%s", outcome.verdict.reason);
+		take_failure(n, &outcome);
 		return 0;
 	}
 	n->all = outcome;
@@ -100,19 +132,27 @@ static void set_verdict(struct ckpt_open_sync *n, int code, const char *reason)
 static void fail(struct ckpt_round *round, int code)
 {
 	struct ckpt_open_sync *n = sync_of(round);
+	const bool worded = round->why.code && code != -ECANCELED;
+	const char *reason = ckpt_code_text(code);
+	char words[CKPT_REASON_CHARS];
 
+	if (worded)
+		reason = round->why.message;
+	else if (code == -ECANCELED)
+		reason = "it was closed before the stores of all nodes were open";
 	ckpt_error_clear(&n->failure);
-	/* The engine closes. */
-	if (code == -ECANCELED)
-		(void)ckpt_fail(&n->failure, code,
-			"rank %u was closed before the stores of all nodes were open", n->own.rank);
-	else if (round->why.code)
-		n->failure = round->why;
+	if (worded)
+		(void)ckpt_fail(&n->failure, code, "%s", reason);
 	else
-		(void)ckpt_fail(
-			&n->failure, code, "rank %u: %s", n->own.rank, ckpt_code_text(code));
-	n->failure.code = code;
-	set_verdict(n, code, n->failure.message);
+		(void)ckpt_fail(&n->failure, code, "rank %u: %s", n->own.rank, reason);
+	if (n->own.rank == 0) {
+		set_verdict(n, code, n->failure.message);
+		return;
+	}
+	/* The others are told who says it. */
+	(void)snprintf(words, sizeof(words), "rank %u on node %s: %.400s", n->own.rank, n->own.node,
+		reason);
+	set_verdict(n, code, words);
 }
 
 static void late(struct ckpt_round *round, const char *missing)
@@ -127,7 +167,7 @@ static void late(struct ckpt_round *round, const char *missing)
 	else
 		(void)ckpt_fail(&round->why, -ETIMEDOUT,
 			"rank 0 has not said in time whether the stores of all nodes are open: see "
-			"what became of it");
+			"what became of it, and of the ranks that it waits for");
 }
 
 static const struct ckpt_round_ops sync_ops = {.name_key = name_key,
@@ -143,10 +183,8 @@ int ckpt_open_sync_start(struct ckpt_opener *o)
 	const uint32_t rank = core->config.rank;
 	struct ckpt_open_sync *n = ckpt_alloc(sizeof(*n));
 
-	if (!n || ckpt_round_init(&n->round, rank, core->config.world) < 0) {
-		ckpt_free(n);
+	if (!n)
 		return ckpt_fail(&o->command.error, -ENOMEM, "out of memory");
-	}
 	o->nodes = n;
 	n->opener = o;
 	n->own.rank = rank;
@@ -183,8 +221,12 @@ static int outcome_body(struct ckpt_task *task)
 	CKPT_TASK_BEGIN(task);
 	CKPT_AWAIT(task, n->round.decided);
 	ckpt_error_clear(&o->command.error);
-	if (n->agreed)
+	if (n->agreed) {
+		/* The outcome may be later than the deadline, and still well: what comes after it has its time. */
+		n->deadline_ns =
+			ckpt_max_u64(n->deadline_ns, ckpt_open_deadline_ns(o->command.core, 1));
 		return ckpt_task_continue(task, ckpt_open_catchup_body);
+	}
 	o->command.error = n->failure;
 	return n->failure.code;
 	CKPT_TASK_END(task);
@@ -269,9 +311,13 @@ static int round_body(struct ckpt_task *task)
 	int r;
 
 	CKPT_TASK_BEGIN(task);
+	/* Whoever lacks the memory for it says so: the round can put a failure without. */
+	r = ckpt_round_init(&n->round, n->own.rank, o->command.core->config.world);
+	if (r == 0 && n->own.rank == 0)
+		r = ckpt_node_union_init(&n->found, &n->all, o->command.core->config.world);
+	if (r < 0)
+		return ckpt_fail(&o->command.error, r, "out of memory");
 	if (n->own.rank == 0) {
-		if (ckpt_node_union_init(&n->found, &n->all, o->command.core->config.world) < 0)
-			return ckpt_fail(&o->command.error, -ENOMEM, "out of memory");
 		r = ckpt_node_union_add(&n->found, &n->own, &o->command.error);
 		if (r < 0)
 			return r;
@@ -429,7 +475,7 @@ void ckpt_open_sync_end(struct ckpt_opener *o)
 	char words[CKPT_REASON_CHARS];
 
 	n->round.waiter = &o->command.task;
-	/* In the session of another start nothing is said. */
+	/* In a session that is known to be another start's nothing is said. */
 	if (code == 0 || o->used)
 		return;
 	if (n->agreed && n->own.keeps)

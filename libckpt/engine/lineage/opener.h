@@ -23,8 +23,13 @@ struct ckpt_opener {
 	bool held;          /* somebody else has that lock */
 	ckpt_task_fn *then; /* body after the one below; NULL: the opening ends */
 	struct ckpt_exchange_call call;
-	int never;                    /* 0: stops nothing */
-	bool used;                    /* the session is another start's */
+	int never; /* 0: stops nothing */
+	/*
+	 * The session is another start's. A rank whose first word has failed otherwise does not know that, and says that it
+	 * failed: the others of its start wait for it. If the session is another start's all the same, its outcome stays
+	 * what it is once it is there.
+	 */
+	bool used;
 	struct ckpt_open_sync *nodes; /* NULL: the ranks share one store */
 };
 

@@ -3,6 +3,7 @@
 #include "lib/test.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -198,6 +199,13 @@ static void test_scope(void **state)
 	core_rig_close(&s->rig);
 }
 
+/* Of an earlier start of the job. */
+static void leave_session(struct scene *s)
+{
+	assert_int_equal(mkdir(scratch_join(s->dir, "exchange"), 0777), 0);
+	assert_int_equal(mkdir(scratch_join(s->dir, "exchange/older"), 0777), 0);
+}
+
 /* Opens it, in whatever time it takes. */
 static int open_in_time(struct scene *s)
 {
@@ -217,12 +225,13 @@ static int open_in_time(struct scene *s)
 }
 
 /* Without memory a store is made whole, or not at all, be it by a rank of several. */
-static void open_without_memory(struct scene *s, uint32_t world)
+static void open_without_memory(struct scene *s, const struct core_rig_config *like)
 {
-	const struct core_rig_config config = {.dir = s->dir, .world = world};
+	struct core_rig_config config = *like;
 	size_t failed = 0;
 	bool done = false;
 
+	config.dir = s->dir;
 	for (size_t n = 1; !done; n++) {
 		core_rig_make(&s->rig, &config);
 		core_rig_count_allocations(&s->rig, n);
@@ -244,8 +253,48 @@ static void open_without_memory(struct scene *s, uint32_t world)
 
 static void test_no_memory(void **state)
 {
-	open_without_memory(*state, 1);
-	open_without_memory(*state, 2);
+	open_without_memory(*state, &(struct core_rig_config){.world = 1});
+	open_without_memory(*state, &(struct core_rig_config){.world = 2});
+	open_without_memory(*state, &(struct core_rig_config){.world = 1, .node_store = true});
+}
+
+/* One try of rank 0 of two, each with a store of its node. */
+static int open_on_a_node_without_memory(struct scene *s, size_t fail_at, bool *ret_done)
+{
+	core_rig_make(&s->rig,
+		&(struct core_rig_config){.dir = s->dir, .world = RANKS, .node_store = true});
+	core_rig_count_allocations(&s->rig, fail_at);
+	int r = open_in_time(s);
+	*ret_done = core_rig_allocations(&s->rig) < fail_at;
+	core_rig_close(&s->rig);
+	return r;
+}
+
+/*
+ * Without memory a rank says to the others that it cannot open its store, unless it has none for the opening itself.
+ * With enough, it waits for rank 1, which does not come.
+ */
+static void test_no_memory_on_a_node(void **state)
+{
+	struct scene *s = *state;
+	size_t untold = 0;
+	size_t failed = 0;
+	bool done = false;
+
+	fixture_node_store(s->dir, FIXTURE_RUN);
+	for (size_t n = 1; !done; n++) {
+		leave_session(s);
+		int r = open_on_a_node_without_memory(s, n, &done);
+		assert_true(r == -ETIMEDOUT || (r == -ENOMEM && !done));
+		if (r == -ENOMEM) {
+			failed++;
+			untold += access(scratch_join(s->dir, "exchange/rig/stores"), F_OK) != 0;
+		}
+		scratch_remove(strdup(scratch_join(s->dir, "exchange")));
+	}
+	assert_true(failed > 8);
+	/* The command, its lock and its condition, and the state of the opening. */
+	assert_int_equal(untold, 4);
 }
 
 /* Modules that could not be opened leave nothing, and no pointer to what has gone. fence.c finds what is left. */
@@ -286,13 +335,6 @@ static void test_no_memory_for_modules(void **state)
 		assert_null(core.remote_gc);
 	}
 	core_rig_close(&s->rig);
-}
-
-/* Of an earlier start of the job. */
-static void leave_session(struct scene *s)
-{
-	assert_int_equal(mkdir(scratch_join(s->dir, "exchange"), 0777), 0);
-	assert_int_equal(mkdir(scratch_join(s->dir, "exchange/older"), 0777), 0);
 }
 
 /* Rank 0 holds the store for all: the others keep it out of nothing by being there before. */
@@ -418,19 +460,24 @@ static void sleep_both(struct scene *s, unsigned ms)
 			core_rig_sleep(&s->rank[i], 5);
 }
 
-/* Two ranks of a node with a store of its own, which say to each other what they find. */
-static void begin_on_a_node(struct scene *s)
+/* Two ranks of a node with a store of its own, which say to each other what they find; of so many. */
+static void begin_among(struct scene *s, uint32_t world)
 {
 	for (unsigned i = 0; i < RANKS; i++) {
 		core_rig_make(&s->rank[i], &(struct core_rig_config){.dir = s->dir,
 						   .rank = i,
-						   .world = RANKS,
+						   .world = world,
 						   .node_store = true,
 						   .timeout_ms = 60000});
 		s->rank[i].random = UINT64_C(1000) * (i + 1);
 		s->command[i] = ckpt_command_new(
 			&s->rank[i].core, sizeof(struct ckpt_opener), ckpt_opener_clear);
 	}
+}
+
+static void begin_on_a_node(struct scene *s)
+{
+	begin_among(s, RANKS);
 }
 
 static void post_both(struct scene *s)
@@ -570,6 +617,66 @@ static void test_alone_on_a_node(void **state)
 	}
 }
 
+/*
+ * Rank 1 began long before rank 0, and gives up first. All hear who has; and rank 0, which lives, says which ranks it has
+ * not heard of.
+ */
+static void test_early_deadline_on_a_node(void **state)
+{
+	struct scene *s = *state;
+
+	fixture_node_store(s->dir, FIXTURE_RUN);
+	leave_session(s);
+	begin_among(s, RANKS + 1);
+	ckpt_command_post(s->command[1], ckpt_open_body);
+	for (unsigned ms = 0; ms < 30000; ms += 50)
+		core_rig_sleep(&s->rank[1], 50);
+	ckpt_command_post(s->command[0], ckpt_open_body);
+	for (unsigned ms = 0; ms < 20000; ms += 50)
+		for (unsigned i = 0; i < RANKS; i++)
+			core_rig_sleep(&s->rank[i], 50);
+	for (unsigned i = 0; i < RANKS; i++) {
+		assert_true(has_ended(s, i));
+		assert_int_equal(s->command[i]->result, -ETIMEDOUT);
+		assert_int_equal(s->command[i]->error.sys_errno, ETIMEDOUT);
+	}
+	const char *why = s->command[0]->error.message;
+	assert_non_null(strstr(why, "of 3 ranks these had not opened the stores of their nodes "
+				    "when another one gave up: 2: start all of them"));
+	assert_non_null(strstr(why, "(rank 1 on node "));
+	assert_non_null(strstr(why, ": rank 0 has not said in time whether"));
+	end_on_a_node(s);
+}
+
+/* What is no record of a store is no damage of one: the exchange is named. */
+static void test_strange_record_on_a_node(void **state)
+{
+	static const char *const names[RANKS] = {"store-r1", "stores"};
+	char path[64];
+	struct scene *s = *state;
+
+	fixture_node_store(s->dir, FIXTURE_RUN);
+	for (unsigned k = 0; k < RANKS; k++) {
+		leave_session(s);
+		(void)snprintf(path, sizeof(path), "/exchange/rig/%s", names[k]);
+		scratch_put(s->dir, path, "nonsense");
+		begin_on_a_node(s);
+		ckpt_command_post(s->command[k], ckpt_open_body);
+		for (unsigned ms = 0; ms < 2000; ms += 50)
+			core_rig_sleep(&s->rank[k], 50);
+		assert_true(has_ended(s, k));
+		const struct ckpt_error *why = &s->command[k]->error;
+		assert_int_equal(s->command[k]->result, -EIO);
+		assert_int_equal(why->code, -EIO);
+		assert_int_equal(why->sys_errno, EIO);
+		assert_string_equal(why->file, "");
+		assert_non_null(strstr(why->message, names[k]));
+		assert_non_null(strstr(why->message, " of the exchange cannot be read: "));
+		end_on_a_node(s);
+		scratch_remove(strdup(scratch_join(s->dir, "exchange")));
+	}
+}
+
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void)
@@ -582,6 +689,7 @@ int main(void)
 		SCENE(test_marker_not_known),
 		SCENE(test_scope),
 		SCENE(test_no_memory),
+		SCENE(test_no_memory_on_a_node),
 		SCENE(test_no_memory_for_modules),
 		SCENE(test_left_behind),
 		SCENE(test_used_session),
@@ -592,6 +700,8 @@ int main(void)
 		SCENE(test_refused_by_rank_1),
 		SCENE(test_closed_on_a_node),
 		SCENE(test_alone_on_a_node),
+		SCENE(test_early_deadline_on_a_node),
+		SCENE(test_strange_record_on_a_node),
 		SCENE(test_rank_1_first),
 	};
 
