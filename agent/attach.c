@@ -7,18 +7,9 @@
 #include <sys/random.h>
 
 #include "base/error.h"
-#include "memory.h"
-#include "staging/slot_memory.h"
+#include "budget.h"
 
 #define PAGE_BYTES 4096
-
-/* What a slot takes, if it gets huge pages. */
-static uint64_t size_of(uint64_t capacity)
-{
-	uint64_t bytes = ckpt_peer_slot_bytes(ckpt_align_up(capacity, PAGE_BYTES));
-
-	return bytes < CKPT_HUGE_PAGE ? bytes : ckpt_align_up(bytes, CKPT_HUGE_PAGE);
-}
 
 /*
  * Whether the process may be that rank, if another one is. An older generation is ended; of the same one only a process that
@@ -38,54 +29,6 @@ static int may_take_over(const struct agent_rank *rank, const struct ckpt_peer_m
 		"process %u is rank %u of this generation of the job; end it, or begin a new "
 		"generation",
 		other->process->pid, rank->number);
-}
-
-/* What the job will have on this node with a rank that wants so much. */
-static uint64_t plan_with(const struct agent_job *job, const struct agent_rank *rank,
-	const struct ckpt_peer_message *question)
-{
-	uint64_t own = question->slots * size_of(question->capacity);
-
-	if (question->node_ranks > 0)
-		return ckpt_max_u64(job->planned, question->node_ranks * own);
-	/* One by one: this rank counts anew if it has been here before. */
-	return rank->wanted > 0 ? ckpt_max_u64(job->planned, own) : job->planned + own;
-}
-
-static int refuse_plan(const struct ckpt_peer_message *question, uint64_t taken, uint64_t plan,
-	uint64_t memory, struct ckpt_error *err)
-{
-	char texts[5][AGENT_SIZE_TEXT];
-
-	return ckpt_fail(err, -ENOMEM,
-		"the job needs %s of memory on this node (%u ranks, each %u slots of %s), and of "
-		"the %s that "
-		"ckptd may use, %s are taken; start ckptd with --memory for %s or more, or use "
-		"smaller "
-		"shards",
-		agent_size_text(plan, texts[0]), question->node_ranks ? question->node_ranks : 1,
-		question->slots, agent_size_text(size_of(question->capacity), texts[1]),
-		agent_size_text(memory, texts[2]), agent_size_text(taken, texts[3]),
-		agent_size_text(taken + plan, texts[4]));
-}
-
-/* Refuses now what could not be had later. */
-static int plan(struct agent *agent, struct agent_rank *rank,
-	const struct ckpt_peer_message *question, struct ckpt_error *err)
-{
-	struct agent_job *job = rank->job;
-	uint64_t there = agent_job_bytes(job);
-	uint64_t wanted = plan_with(job, rank, question);
-	uint64_t others = agent_registry_used(&agent->registry) - ckpt_max_u64(there, job->planned);
-	uint64_t all = ckpt_max_u64(there, wanted);
-	int r;
-
-	if (all > agent->config.memory || others > agent->config.memory - all)
-		return refuse_plan(question, others, all, agent->config.memory, err);
-	r = agent_memory_look(all - there, size_of(question->capacity), err);
-	if (r == 0)
-		job->planned = wanted;
-	return r;
 }
 
 /* Ends the sessions of older generations, and an older one of this rank. */
@@ -136,7 +79,6 @@ static void become(struct agent_session *session, struct agent_rank *rank,
 	rank->ended = false;
 	rank->wanted = question->slots;
 	rank->capacity = ckpt_align_up(question->capacity, PAGE_BYTES);
-	rank->job->generation = question->generation;
 	for (unsigned i = 0; i < rank->count; i++) {
 		struct agent_slot *slot = rank->slots[i];
 
@@ -164,6 +106,14 @@ static void drop_extra(struct agent_registry *registry, struct agent_rank *rank)
 
 static void go_on(struct agent_session *session);
 
+/* The client was told, if it is still there, that it is not attached. */
+static void give_up(struct agent_session *session)
+{
+	if (session->rank)
+		session->rank->promised = 0;
+	agent_session_leave(session);
+}
+
 static void made(struct ckpt_node *node)
 {
 	struct agent_session *session = CKPT_CONTAINER(node, struct agent_session, order.node);
@@ -171,8 +121,7 @@ static void made(struct ckpt_node *node)
 	if (agent_session_made(session))
 		go_on(session);
 	else
-		/* The client was told, if it is still there, that it is not attached. */
-		agent_session_leave(session);
+		give_up(session);
 }
 
 static void go_on(struct agent_session *session)
@@ -180,10 +129,10 @@ static void go_on(struct agent_session *session)
 	const struct ckpt_peer_message answer = {
 		.type = CKPT_PEER_ATTACHED, .writer = session->writer};
 
-	if (session->rank->count < session->rank->wanted)
-		agent_session_order(session, made);
-	else
+	if (session->rank->count >= session->rank->wanted)
 		agent_session_reply(session, &answer, -1);
+	else if (!agent_session_order(session, NULL, made))
+		give_up(session);
 }
 
 void agent_attach(struct agent_session *session, const struct ckpt_peer_message *question)
@@ -215,7 +164,7 @@ void agent_attach(struct agent_session *session, const struct ckpt_peer_message 
 	if (r == 0)
 		r = may_take_over(rank, question, &err);
 	if (r == 0)
-		r = plan(agent, rank, question, &err);
+		r = agent_budget_promise(agent, rank, question, &err);
 	if (r < 0) {
 		agent_session_refuse(session, &err);
 		return;

@@ -8,7 +8,6 @@
 #include <errno.h>
 
 #include "base/error.h"
-#include "memory.h"
 
 static bool comes_before(uint64_t generation, uint64_t step, const struct ckpt_peer_slot_record *b)
 {
@@ -94,18 +93,6 @@ static void made(struct ckpt_node *node)
 		give(session, slot);
 }
 
-static void make(struct agent_session *session)
-{
-	uint64_t bytes = ckpt_peer_slot_bytes(session->rank->capacity);
-	struct ckpt_error err;
-
-	ckpt_error_clear(&err);
-	if (agent_memory_look(bytes, bytes, &err) < 0)
-		agent_session_refuse(session, &err);
-	else
-		agent_session_order(session, made);
-}
-
 /* Whether this process may write to it: nobody else ever could, and it is as large as it wants. */
 static bool is_usable(const struct agent_session *session, const struct agent_slot *slot)
 {
@@ -137,9 +124,7 @@ static void fill(struct agent_session *session, const struct ckpt_peer_message *
 			rank->count, rank->number);
 		return;
 	}
-	if (slot)
-		agent_slot_drop(&session->agent->registry, slot);
-	make(session);
+	(void)agent_session_order(session, slot, made);
 }
 
 void agent_fill(struct agent_session *session, const struct ckpt_peer_message *question)

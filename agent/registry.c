@@ -214,14 +214,45 @@ struct agent_slot *agent_slot_find(const struct agent_registry *registry, uint64
 	return slot && slot->file.fixed.number == number ? slot : NULL;
 }
 
+static uint64_t bytes_of(const struct agent_rank *rank)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < rank->count; i++)
+		bytes += rank->slots[i]->file.bytes;
+	return bytes;
+}
+
 uint64_t agent_job_bytes(const struct agent_job *job)
 {
 	uint64_t bytes = 0;
 
 	for (const struct agent_rank *rank = job->ranks; rank; rank = rank->next)
-		for (unsigned i = 0; i < rank->count; i++)
-			bytes += rank->slots[i]->file.bytes;
+		bytes += bytes_of(rank);
 	return bytes;
+}
+
+/*
+ * Ranks that have not come yet may be those whose slots are there, or others: nobody knows before they come. The larger of
+ * both counts. So ranks that are gone, to another node, count as soon as others have come in their place.
+ */
+uint64_t agent_job_claim(const struct agent_job *job)
+{
+	uint64_t here = 0;
+	uint64_t away = 0;
+	uint64_t to_come = job->node_ranks;
+
+	for (const struct agent_rank *rank = job->ranks; rank; rank = rank->next) {
+		uint64_t bytes = bytes_of(rank) + rank->ordered - rank->leaving;
+
+		if (rank->generation < job->generation || rank->promised == 0) {
+			away += bytes;
+			continue;
+		}
+		here += ckpt_max_u64(bytes, rank->promised);
+		to_come -= to_come > 0;
+	}
+	return here + ckpt_max_u64(away, to_come * job->each);
 }
 
 uint64_t agent_registry_used(struct agent_registry *registry)
@@ -232,7 +263,19 @@ uint64_t agent_registry_used(struct agent_registry *registry)
 	for (const struct agent_remnant *r = registry->remnants; r; r = r->next)
 		bytes += r->bytes;
 	for (const struct agent_job *job = registry->jobs; job; job = job->next)
-		bytes += ckpt_max_u64(agent_job_bytes(job), job->planned);
+		bytes += agent_job_claim(job);
+	return bytes;
+}
+
+uint64_t agent_registry_unmade(const struct agent_registry *registry)
+{
+	uint64_t bytes = 0;
+
+	for (const struct agent_job *job = registry->jobs; job; job = job->next) {
+		uint64_t claim = agent_job_claim(job);
+
+		bytes += claim - ckpt_min_u64(claim, agent_job_bytes(job));
+	}
 	return bytes;
 }
 

@@ -29,9 +29,13 @@ struct agent_rank {
 	struct agent_rank *next;
 	struct agent_job *job;
 	uint32_t number;
-	uint32_t wanted;               /* slots */
-	uint64_t capacity;             /* of slots that are made from now on */
-	bool ended;                    /* its last process has ended well */
+	uint32_t wanted;     /* slots */
+	uint64_t capacity;   /* of slots that are made from now on */
+	bool ended;          /* its last process has ended well */
+	uint64_t generation; /* that it was last attached in; 0: not since the agent started */
+	uint64_t promised;   /* bytes of slots that it asked for then */
+	uint64_t ordered;    /* bytes of the slot that is being made for it */
+	uint64_t leaving;    /* bytes of the slot that goes for that one; while it is counted */
 	struct agent_session *session; /* attached; NULL: none */
 	unsigned count;
 	struct agent_slot *slots[CKPT_PEER_SLOTS_MAX];
@@ -41,7 +45,8 @@ struct agent_job {
 	struct agent_job *next;
 	struct ckpt_peer_job id;
 	uint64_t generation; /* the highest that was seen */
-	uint64_t planned;    /* bytes that its ranks on this node will have */
+	uint32_t node_ranks; /* of that generation, on this node; 0: unknown */
+	uint64_t each;       /* bytes of slots that each of them may ask for */
 	uint64_t left_ns;    /* when it was last attached; by ckpt_age_clock_ns() */
 	struct agent_rank *ranks;
 };
@@ -82,9 +87,14 @@ struct agent_slot *agent_slot_find(const struct agent_registry *registry, uint64
 struct agent_slot *agent_slot_after(
 	const struct agent_registry *registry, const struct ckpt_peer_job *job, uint64_t after);
 
-/* Bytes of slots. `planned`: with what ranks have been promised. */
+/* Bytes of the slots that it has. */
 uint64_t agent_job_bytes(const struct agent_job *job);
+/* Bytes that it has, or its ranks were promised. */
+uint64_t agent_job_claim(const struct agent_job *job);
+/* That of all jobs, and what processes have mapped of slots that were dropped. */
 uint64_t agent_registry_used(struct agent_registry *registry);
+/* How much of what was promised is not made yet. */
+uint64_t agent_registry_unmade(const struct agent_registry *registry);
 /* A job is busy while a rank is attached, or a slot is read. */
 bool agent_job_busy(const struct agent_job *job);
 /* All ranks that have slots have ended well; also if none has any. */

@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/thread.h"
+#include "budget.h"
 
 bool agent_session_open(struct agent *agent, int socket)
 {
@@ -48,6 +49,7 @@ void agent_session_leave(struct agent_session *session)
 	if (!rank)
 		return;
 	rank->session = NULL;
+	rank->ordered = 0;
 	rank->job->left_ns = ckpt_age_clock_ns();
 	for (unsigned i = 0; i < rank->count; i++)
 		if (rank->slots[i]->given == session)
@@ -144,11 +146,20 @@ void agent_session_refuse_text(struct agent_session *session, int code, const ch
 	agent_session_reply(session, &answer, -1);
 }
 
-void agent_session_order(struct agent_session *session, void (*made)(struct ckpt_node *node))
+bool agent_session_order(
+	struct agent_session *session, struct agent_slot *old, void (*made)(struct ckpt_node *node))
 {
 	struct agent_registry *registry = &session->agent->registry;
+	struct ckpt_error err;
 
 	CKPT_ASSERT(!session->making && session->rank);
+	ckpt_error_clear(&err);
+	if (agent_budget_slot_fits(session->agent, session->rank, old, &err) < 0) {
+		agent_session_refuse(session, &err);
+		return false;
+	}
+	if (old)
+		agent_slot_drop(registry, old);
 	session->making = true;
 	session->order = (struct agent_order){
 		.node = {.run = made},
@@ -158,6 +169,7 @@ void agent_session_order(struct agent_session *session, void (*made)(struct ckpt
 			.rank = session->rank->number},
 	};
 	agent_maker_order(session->agent->maker, &session->order);
+	return true;
 }
 
 struct agent_slot *agent_session_made(struct agent_session *session)
@@ -168,6 +180,8 @@ struct agent_slot *agent_session_made(struct agent_session *session)
 
 	CKPT_ASSERT(session->making);
 	session->making = false;
+	if (session->rank)
+		session->rank->ordered = 0;
 	if (!session->rank) {
 		if (r == 0)
 			(void)close(order->fd);

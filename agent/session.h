@@ -48,8 +48,12 @@ void agent_session_refuse(struct agent_session *session, const struct ckpt_error
 CKPT_PRINTF(3, 4)
 void agent_session_refuse_text(struct agent_session *session, int code, const char *fmt, ...);
 
-/* Has a slot made for its rank, of the rank's capacity. `made` runs on the loop when it is there. */
-void agent_session_order(struct agent_session *session, void (*made)(struct ckpt_node *node));
+/*
+ * Has a slot made for its rank, of the rank's capacity, and drops `old` for it, which may be NULL. `made` runs on the loop when
+ * it is there. False: it does not fit; the client was told, and nothing was dropped.
+ */
+bool agent_session_order(struct agent_session *session, struct agent_slot *old,
+	void (*made)(struct ckpt_node *node));
 /*
  * In `made`: the slot, which belongs to the rank. NULL: there is none; the client was told, unless the session has ended
  * meanwhile.

@@ -75,6 +75,87 @@ static void too_little_memory_is_refused_at_once(void **state)
 	agent_rig_close(&rig);
 }
 
+/* Other ranks come to the node, which does not forget what the ranks before them have left. */
+static void ranks_that_are_gone_count(void **state)
+{
+	struct ckpt_peer_rank rank = agent_rig_rank(0, 0, 1, CAPACITY);
+	struct ckpt_peer_client *clients[4];
+	struct agent_rig rig;
+	char text[1024];
+
+	(void)state;
+	agent_rig_open(&rig, 6 * SLOT, 1800, false);
+	rank.node_ranks = 2;
+	for (rank.rank = 0; rank.rank < 2; rank.rank++)
+		clients[rank.rank] = agent_rig_attach(&rig, &rank);
+	rank.generation = 2;
+	/* The first one may have come for one of them. */
+	clients[2] = agent_rig_attach(&rig, &rank);
+	rank.rank = 3;
+	assert_int_equal(refused(&rig, &rank, text), -ENOMEM);
+	assert_non_null(strstr(text, "that are not there any more"));
+	assert_non_null(strstr(text, "--memory for 8.1 MiB or more"));
+	/* One of them can come: its slots are there. */
+	rank.rank = 1;
+	clients[3] = agent_rig_attach(&rig, &rank);
+	assert_int_equal(agent_rig_state(clients[3]).used, 6 * SLOT);
+	for (unsigned i = 0; i < 4; i++)
+		ckpt_peer_client_close(clients[i]);
+	agent_rig_close(&rig);
+}
+
+/* One that says nothing of others, and comes back larger. */
+static void a_rank_that_has_grown_counts(void **state)
+{
+	struct ckpt_peer_rank rank = agent_rig_rank(0, 0, 1, CAPACITY);
+	struct ckpt_peer_rank other = agent_rig_rank(0, 1, 1, CAPACITY);
+	struct ckpt_peer_client *clients[2];
+	struct agent_rig rig;
+	char text[1024];
+
+	(void)state;
+	agent_rig_open(&rig, 6 * SLOT, 1800, false);
+	clients[0] = agent_rig_attach(&rig, &rank);
+	clients[1] = agent_rig_attach(&rig, &other);
+	ckpt_peer_client_close(clients[0]);
+	await(agent_rig_state(clients[1]).attached == 1);
+	rank.capacity = 2 * CAPACITY + 2 * 8192;
+	assert_int_equal(refused(&rig, &rank, text), -ENOMEM);
+	ckpt_peer_client_close(clients[1]);
+	agent_rig_close(&rig);
+}
+
+/* Writes on beside the process that was taken for it: there is no room for more, and the step that is there stays. */
+static void memory_that_is_taken_is_not_given_twice(void **state)
+{
+	struct ckpt_peer_rank rank = agent_rig_rank(0, 0, 1, CAPACITY);
+	struct ckpt_peer_client *older;
+	struct ckpt_peer_client *newer;
+	struct ckpt_peer_message slot;
+	struct ckpt_peer_fill open;
+	struct agent_rig rig;
+	struct ckpt_error err;
+
+	(void)state;
+	if (!agent_rig_has_pidfds())
+		skip();
+	ckpt_error_clear(&err);
+	agent_rig_open(&rig, 2 * SLOT, 1800, false);
+	older = agent_rig_attach(&rig, &rank);
+	agent_rig_save(older, &rank, 1, 0, 100);
+	agent_rig_save(older, &rank, 2, 1, 100);
+	rank.generation = 2;
+	newer = agent_rig_attach(&rig, &rank);
+	assert_int_equal(ckpt_peer_client_fill(newer, 3, 1, 2, &err, &open), -ENOMEM);
+	assert_non_null(strstr(err.message, "end processes of older generations"));
+	assert_int_equal(agent_rig_state(newer).slots, 2);
+	assert_true(agent_rig_newest(newer, &rank, &slot));
+	assert_int_equal(slot.step, 2);
+	ckpt_peer_client_close(older);
+	ckpt_peer_client_close(newer);
+	agent_rig_close(&rig);
+}
+
 /* More than the machine has: the limit of the agent is no promise. */
 static void the_machine_is_asked_as_well(void **state)
 {
@@ -455,6 +536,9 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(too_little_memory_is_refused_at_once),
+		cmocka_unit_test(ranks_that_are_gone_count),
+		cmocka_unit_test(a_rank_that_has_grown_counts),
+		cmocka_unit_test(memory_that_is_taken_is_not_given_twice),
 		cmocka_unit_test(the_machine_is_asked_as_well),
 		cmocka_unit_test(memory_that_is_still_mapped_is_taken),
 		cmocka_unit_test(slots_go_when_a_job_has_ended),
