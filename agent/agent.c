@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -15,6 +14,7 @@
 #include "base/thread.h"
 #include "fill.h"
 #include "read.h"
+#include "say.h"
 
 #define EVENTS       64
 #define SESSIONS_MAX 1024
@@ -141,8 +141,8 @@ static void take_made(struct agent *agent)
 
 static void say_freed(const struct agent_job *job, const char *why)
 {
-	(void)fprintf(stderr, "ckptd: freed the slots of job %02x%02x%02x%02x...: %s\n",
-		job->id.bytes[0], job->id.bytes[1], job->id.bytes[2], job->id.bytes[3], why);
+	agent_say("freed the slots of job %02x%02x%02x%02x...: %s", job->id.bytes[0],
+		job->id.bytes[1], job->id.bytes[2], job->id.bytes[3], why);
 }
 
 /* Frees the jobs that are over. Returns the milliseconds until another one may be, or -1. */
@@ -240,11 +240,10 @@ static void adopt(struct agent *agent, const struct agent_kept *kept, unsigned c
 		if (agent_registry_adopt(&agent->registry, &kept[i], &err))
 			found++;
 		else if (err.code != 0)
-			(void)fprintf(stderr, "ckptd: %s was kept, and is not used: %s\n",
-				kept[i].name, err.message);
+			agent_say("%s was kept, and is not used: %s", kept[i].name, err.message);
 	}
 	if (found > 0)
-		(void)fprintf(stderr, "ckptd: found %u slots again\n", found);
+		agent_say("found %u slots again", found);
 }
 
 int agent_run(const struct agent_config *config, const struct agent_directory *directory,

@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/error.h"
 #include "base/thread.h"
+#include "say.h"
 
 #define TEXT_MAX     512
 #define FDS_MAX      4
@@ -230,9 +231,8 @@ static int run(struct keeper *keeper, agent_keeper_child *child, void *user, str
 				"slots are "
 				"lost",
 				WTERMSIG(status), RESTARTS_MAX + 1);
-		(void)fprintf(stderr,
-			"ckptd: the agent has ended by signal %d; starting another one\n",
-			WTERMSIG(status));
+		agent_say(
+			"the agent has ended by signal %d; starting another one", WTERMSIG(status));
 	}
 }
 

@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "keeper.h"
 #include "memory.h"
+#include "say.h"
 #include "status.h"
 
 /* As of the other programs. */
@@ -176,7 +177,7 @@ static bool parse(struct settings *settings, int argc, char **argv, int *ret_exi
 
 static int failed(const struct ckpt_error *err)
 {
-	(void)fprintf(stderr, "ckptd: %s\n", err->message);
+	agent_say("%s", err->message);
 	return err->code == CKPT_EINUSE ? EXIT_IN_USE : EXIT_FAILURE;
 }
 
@@ -210,11 +211,11 @@ static int choose_memory(const struct settings *settings, struct ckpt_error *err
 				"have");
 		*ret = available / 2;
 	}
-	(void)fprintf(stderr, "ckptd: serves %s with up to %s", settings->dir,
-		agent_size_text(*ret, chosen));
 	if (available != UINT64_MAX)
-		(void)fprintf(stderr, "; %s leaves %s", bound, agent_size_text(available, left));
-	(void)fputc('\n', stderr);
+		agent_say("serves %s with up to %s; %s leaves %s", settings->dir,
+			agent_size_text(*ret, chosen), bound, agent_size_text(available, left));
+	else
+		agent_say("serves %s with up to %s", settings->dir, agent_size_text(*ret, chosen));
 	return 0;
 }
 
@@ -280,6 +281,8 @@ int main(int argc, char **argv)
 	/* What it holds is of its user, and nobody's who may look at the process. */
 	(void)prctl(PR_SET_DUMPABLE, 0);
 	(void)umask(077);
+	/* Whoever has started it may have closed the other end of stderr. */
+	(void)signal(SIGPIPE, SIG_IGN);
 	(void)sigemptyset(&set);
 	(void)sigaddset(&set, SIGTERM);
 	(void)sigaddset(&set, SIGINT);

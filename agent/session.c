@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 #include "budget.h"
+#include "say.h"
 
 bool agent_session_open(struct agent *agent, int socket)
 {
@@ -200,8 +201,7 @@ struct agent_slot *agent_session_made(struct agent_session *session)
 	/* Before it is given away: a crash after that must not lose it. */
 	if (session->agent->manager.fd >= 0 &&
 		!agent_manager_keep(&session->agent->manager, order->fixed.number, order->fd))
-		(void)fprintf(stderr, "ckptd: nobody keeps the descriptors of slots any more: a "
-				      "crash of ckptd loses "
-				      "them\n");
+		agent_say("nobody keeps the descriptors of slots any more: a crash of ckptd loses "
+			  "them");
 	return slot;
 }

@@ -63,17 +63,22 @@ def start(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         environment = {k: v for k, v in os.environ.items() if k != "NOTIFY_SOCKET"}
         process = subprocess.Popen(
             [CKPTD, "--dir", folder, *map(str, arguments)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**environment, **more.pop("env", {})}, **more,
+            stdout=subprocess.PIPE, stderr=more.pop("stderr", subprocess.PIPE), text=True,
+            env={**environment, **more.pop("env", {})}, start_new_session=True, **more,
         )  # fmt: skip
         started.append(process)
         return process
 
     yield run
     for process in started:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+        stop(process)
+
+
+def stop(process: subprocess.Popen[Any]) -> None:
+    """With its agent. It leads a session of its own."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
 def serving(folder: Path) -> bool:
@@ -132,6 +137,49 @@ def test_one_agent_serves_a_directory(
     assert first.returncode == OK
 
 
+def attached(folder: Path) -> Rank:
+    rank = Rank(folder)
+    rank.attach()
+    return rank
+
+
+def agent_of(folder: Path) -> int:
+    """The process that serves, which is not the one that was started."""
+    pid = status(folder)[0]["pid"]
+    assert isinstance(pid, int)
+    return pid
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["closed", "full"])
+def test_nobody_reads_what_it_says(
+    start: Callable[..., subprocess.Popen[str]], folder: Path, full: bool
+) -> None:
+    reader, writer = os.pipe()
+    if full:
+        os.set_blocking(writer, False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                os.write(writer, bytes(4096))
+        os.set_blocking(writer, True)
+    else:
+        os.close(reader)
+    keeper = start("--memory", "64MiB", "--linger", "0", stderr=writer)
+    until(lambda: serving(folder))
+    attached(folder).socket.close()
+    # It says that it has freed them.
+    until(lambda: status(folder)[0]["slots"] == 0)
+    first = agent_of(folder)
+    os.kill(first, signal.SIGKILL)
+    # Its keeper says so.
+    until(lambda: serving(folder) and agent_of(folder) != first)
+    keeper.terminate()
+    keeper.wait()
+    assert keeper.returncode == OK
+    os.close(writer)
+    if full:
+        os.close(reader)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -172,6 +220,7 @@ class Systemd:
     """As much of it as keeps descriptors and starts a service again."""
 
     def __init__(self, path: Path) -> None:
+        self.started: list[subprocess.Popen[bytes]] = []
         self.path = path
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(path))
@@ -211,14 +260,26 @@ class Systemd:
         moves = " ".join(f"{3 + i}<&{fd}" for i, fd in enumerate(fds))
         closes = " ".join(f"{fd}<&-" for fd in fds)
         words = f'LISTEN_PID=$$ exec "$@" {moves} {closes}'
-        return subprocess.Popen(
+        process = subprocess.Popen(
             ["bash", "-c", words, "bash", CKPTD, "--dir", folder, "--memory", "64MiB"],
             env={**os.environ, **self.environment()}, pass_fds=fds, stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )  # fmt: skip
+        self.started.append(process)
+        return process
 
 
-def test_systemd_keeps_the_slots_of_an_agent_that_is_killed(folder: Path) -> None:
-    manager = Systemd(folder.parent / "notify")
+@pytest.fixture
+def manager(folder: Path) -> Iterator[Systemd]:
+    made = Systemd(folder.parent / "notify")
+    yield made
+    for process in made.started:
+        stop(process)
+
+
+def test_systemd_keeps_the_slots_of_an_agent_that_is_killed(
+    manager: Systemd, folder: Path
+) -> None:
     agent = manager.start(folder)
     manager.until_ready()
     rank = Rank(folder)
