@@ -72,16 +72,15 @@ static void give(struct agent_session *session, struct agent_slot *slot)
 		.slot = slot->file.fixed.number,
 		.capacity = slot->file.fixed.capacity,
 	};
-	int fd = slot->given == session ? -1 : slot->fd;
 
 	agent_slot_write(slot, &record);
 	if (slot->process != session->process) {
 		agent_process_let_go(slot->process);
 		slot->process = agent_process_use(session->process);
 	}
-	slot->given = session;
 	session->filling = slot;
-	agent_session_reply(session, &answer, fd);
+	/* Each time: a process that could not map it the last time may be able to now. */
+	agent_session_reply(session, &answer, slot->fd);
 }
 
 static void made(struct ckpt_node *node)
@@ -150,11 +149,34 @@ void agent_fill(struct agent_session *session, const struct ckpt_peer_message *q
 	fill(session, question);
 }
 
+/* Whether it was sealed so before: the answer may have been lost, and then the rank asks again. */
+static bool is_sealed_so(
+	const struct agent_session *session, const struct ckpt_peer_message *question)
+{
+	const struct agent_rank *rank = session->rank;
+
+	for (unsigned i = 0; rank && i < rank->count; i++) {
+		const struct ckpt_peer_slot_record *record = &rank->slots[i]->file.record;
+
+		if (rank->slots[i]->file.fixed.number == question->slot)
+			return is_sealed(rank->slots[i]) && record->writer == session->writer &&
+			       record->generation == session->generation &&
+			       record->step == question->step &&
+			       record->length == question->length &&
+			       ckpt_digest_equal(&record->digest, &question->digest);
+	}
+	return false;
+}
+
 void agent_seal(struct agent_session *session, const struct ckpt_peer_message *question)
 {
 	struct agent_slot *slot = session->filling;
 	struct ckpt_peer_slot_record record;
 
+	if (is_sealed_so(session, question)) {
+		agent_session_ok(session);
+		return;
+	}
 	if (!slot || slot->file.fixed.number != question->slot ||
 		slot->file.record.step != question->step ||
 		question->length > slot->file.fixed.capacity) {

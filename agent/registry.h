@@ -20,8 +20,6 @@ struct agent_slot {
 	struct ckpt_peer_slot_map header;
 	/* Who was given it for writing and may have it mapped; NULL: nobody, or nobody knows. */
 	struct agent_process *process;
-	const struct agent_session
-		*given; /* the session that has got its descriptor; only compared */
 	unsigned readers;
 };
 

@@ -52,9 +52,6 @@ void agent_session_leave(struct agent_session *session)
 	rank->session = NULL;
 	rank->ordered = 0;
 	rank->job->left_ns = ckpt_age_clock_ns();
-	for (unsigned i = 0; i < rank->count; i++)
-		if (rank->slots[i]->given == session)
-			rank->slots[i]->given = NULL;
 	session->rank = NULL;
 	session->filling = NULL;
 }

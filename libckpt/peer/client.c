@@ -163,7 +163,7 @@ static int map_to_fill(struct ckpt_peer_client *c, uint64_t number, int fd, stru
 		file.fixed.rank != c->rank.rank ||
 		memcmp(&file.fixed.job, &c->rank.job, sizeof(c->rank.job)) != 0)
 		return ckpt_fail(err, -EPROTO, "the agent has given a slot of another rank");
-	/* It was given on an earlier connection. */
+	/* It was given before. */
 	if (m && m->inode == status.st_ino) {
 		*ret_mapped = m;
 		return 0;
@@ -202,18 +202,14 @@ int ckpt_peer_client_fill(struct ckpt_peer_client *c, uint64_t step, uint64_t ke
 
 	CKPT_ASSERT(c->attached);
 	r = ckpt_peer_connection_ask(&c->connection, &question, err, &answer, &fd);
-	if (r == 0 && answer.type != CKPT_PEER_FILLED)
+	if (r == 0 && (answer.type != CKPT_PEER_FILLED || fd < 0))
 		r = ckpt_peer_connection_unexpected(&c->connection, err);
-	else if (r == 0 && fd >= 0)
-		r = map_to_fill(c, answer.slot, fd, err, &m);
 	else if (r == 0)
-		m = answer.slot > 0 ? mapped_of(c, answer.slot) : NULL;
+		r = map_to_fill(c, answer.slot, fd, err, &m);
 	if (fd >= 0)
 		(void)close(fd);
 	if (r < 0)
 		return r;
-	if (!m)
-		return ckpt_fail(err, -EPROTO, "the agent means a slot that it has not given");
 	capacity = m->file.fixed.capacity;
 	*ret_fill = (struct ckpt_peer_fill){
 		.slot = m->number,

@@ -65,7 +65,10 @@ int ckpt_peer_client_detach(struct ckpt_peer_client *client, struct ckpt_error *
  */
 int ckpt_peer_client_fill(struct ckpt_peer_client *client, uint64_t step, uint64_t keep_generation,
 	uint64_t keep_step, struct ckpt_error *err, struct ckpt_peer_fill *ret_fill);
-/* `length` bytes of data and the digests of their chunks are written, and stay as they are. Sets `err`. */
+/*
+ * `length` bytes of data and the digests of their chunks are written, and stay as they are. After a call whose answer was lost,
+ * and a reconnect that returns 1, the same call may be made again. Sets `err`.
+ */
 int ckpt_peer_client_seal(struct ckpt_peer_client *client, const struct ckpt_peer_fill *fill,
 	uint64_t step, uint64_t length, struct ckpt_error *err);
 

@@ -31,7 +31,7 @@ enum ckpt_peer_type {
 	/* Answers: */
 	CKPT_PEER_OK = 64,
 	CKPT_PEER_ATTACHED = 65,
-	CKPT_PEER_FILLED = 66, /* with the descriptor, unless this connection was given it before */
+	CKPT_PEER_FILLED = 66, /* with the descriptor */
 	CKPT_PEER_SLOT = 69,
 	CKPT_PEER_FETCHED = 70, /* with the descriptor, which cannot be written to */
 	CKPT_PEER_STATE = 72,

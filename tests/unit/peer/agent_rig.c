@@ -17,6 +17,7 @@
 #include "lib/prng.h"
 #include "lib/scratch.h"
 #include "lib/test.h"
+#include "peer/connection.h"
 
 #define TIMEOUT_MS HANG_LIMIT_MS
 
@@ -111,6 +112,41 @@ struct ckpt_peer_client *agent_rig_attach(
 	if (ckpt_peer_client_attach(client, rank, &err) < 0)
 		fail_msg("%s", err.message);
 	return client;
+}
+
+int agent_rig_raw(const struct agent_rig *rig)
+{
+	struct sockaddr_un address;
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	assert_true(fd >= 0);
+	assert_int_equal(ckpt_peer_socket_address(rig->dir, NULL, &address), 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	return fd;
+}
+
+int agent_rig_ask(
+	int socket, const struct ckpt_peer_message *question, struct ckpt_peer_message *ret_answer)
+{
+	uint8_t data[CKPT_PEER_MESSAGE_MAX];
+	char control[CMSG_SPACE(sizeof(int))] = {0};
+	struct iovec vector = {data, sizeof(data)};
+	struct msghdr header = {.msg_iov = &vector,
+		.msg_iovlen = 1,
+		.msg_control = control,
+		.msg_controllen = sizeof(control)};
+	struct cmsghdr *c;
+	ssize_t got;
+	int fd = -1;
+
+	assert_true(send(socket, data, ckpt_peer_message_put(question, data), 0) > 0);
+	got = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+	assert_true(got > 0);
+	assert_int_equal(ckpt_peer_message_get(data, (size_t)got, NULL, ret_answer), 0);
+	c = CMSG_FIRSTHDR(&header);
+	if (c)
+		memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+	return fd;
 }
 
 void agent_rig_pattern(void *to, uint64_t length, uint32_t rank, uint64_t generation, uint64_t step)

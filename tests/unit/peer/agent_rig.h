@@ -30,6 +30,11 @@ struct ckpt_peer_rank agent_rig_rank(
 struct ckpt_peer_client *agent_rig_attach(
 	const struct agent_rig *rig, const struct ckpt_peer_rank *rank);
 
+/* A connection without a client, and a question on it. Returns the descriptor that comes with the answer, or -1. */
+int agent_rig_raw(const struct agent_rig *rig);
+int agent_rig_ask(
+	int socket, const struct ckpt_peer_message *question, struct ckpt_peer_message *ret_answer);
+
 /* What a rank has at a step: `length` bytes that these numbers decide. */
 void agent_rig_pattern(
 	void *to, uint64_t length, uint32_t rank, uint64_t generation, uint64_t step);

@@ -92,8 +92,14 @@ static void what_is_not_sealed_is_not_served(void **state)
 	open.slot--;
 	assert_int_equal(ckpt_peer_client_seal(client, &open, 5, LENGTH, NULL), 0);
 	assert_int_equal(agent_rig_check(client, &slot), 0);
-	/* Once. */
+	/* Once; but the same again is no other. */
+	assert_int_equal(ckpt_peer_client_seal(client, &open, 5, LENGTH, NULL), 0);
+	assert_int_equal(ckpt_peer_client_seal(client, &open, 5, LENGTH - 1, NULL), -EINVAL);
+	assert_int_equal(ckpt_peer_client_seal(client, &open, 6, LENGTH, NULL), -EINVAL);
+	open.digests[0].bytes[0] ^= 1;
 	assert_int_equal(ckpt_peer_client_seal(client, &open, 5, LENGTH, NULL), -EINVAL);
+	open.digests[0].bytes[0] ^= 1;
+	assert_int_equal(agent_rig_check(client, &slot), 0);
 	ckpt_peer_client_close(client);
 }
 

@@ -272,17 +272,6 @@ static void slots_linger_when_a_rank_has_died(void **state)
 	agent_rig_close(&rig);
 }
 
-static int raw(const struct agent_rig *rig)
-{
-	struct sockaddr_un address;
-	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-	assert_true(fd >= 0);
-	assert_int_equal(ckpt_peer_socket_address(rig->dir, NULL, &address), 0);
-	assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof(address)), 0);
-	return fd;
-}
-
 /* The agent answers with an error, and ends the connection. */
 static void assert_ended(int fd)
 {
@@ -311,11 +300,11 @@ static void malformed_messages_end_a_connection(void **state)
 	client = agent_rig_connect(&rig);
 	/* Longer than any message is. */
 	memset(data, 0, sizeof(data));
-	fd = raw(&rig);
+	fd = agent_rig_raw(&rig);
 	assert_int_equal(send(fd, data, sizeof(data), 0), sizeof(data));
 	assert_ended(fd);
 	/* What only the agent says. */
-	fd = raw(&rig);
+	fd = agent_rig_raw(&rig);
 	assert_true(send(fd, data, ckpt_peer_message_put(&answer_type, data), 0) > 0);
 	assert_ended(fd);
 	for (unsigned i = 0; i < 500; i++) {
@@ -330,7 +319,7 @@ static void malformed_messages_end_a_connection(void **state)
 		for (uint64_t n = prng_below(&prng, 4); n > 0; n--)
 			data[prng_below(&prng, length)] ^= (uint8_t)prng_next(&prng);
 		length -= prng_below(&prng, 3) == 0 ? prng_below(&prng, length) : 0;
-		fd = raw(&rig);
+		fd = agent_rig_raw(&rig);
 		assert_true(send(fd, data, length, 0) > 0);
 		assert_true(recv(fd, data, sizeof(data), 0) > 0);
 		(void)close(fd);
@@ -371,7 +360,7 @@ static void who_does_not_wait_for_an_answer_is_ended(void **state)
 	client = agent_rig_connect(&rig);
 	(void)agent_rig_state(client);
 	before = descriptors(&rig);
-	fd = raw(&rig);
+	fd = agent_rig_raw(&rig);
 	/* It finds both when it goes on. */
 	assert_int_equal(kill(rig.pid, SIGSTOP), 0);
 	assert_true(send(fd, data, ckpt_peer_message_put(&m, data), 0) > 0);
@@ -403,7 +392,7 @@ static void descriptors_of_clients_are_dropped(void **state)
 	(void)state;
 	agent_rig_open(&rig, 64 * MIB, 1800, false);
 	client = agent_rig_connect(&rig);
-	fd = raw(&rig);
+	fd = agent_rig_raw(&rig);
 	assert_true(send(fd, data, ckpt_peer_message_put(&m, data), 0) > 0);
 	assert_true(recv(fd, data, sizeof(data), 0) > 0);
 	before = descriptors(&rig);
@@ -486,7 +475,7 @@ static void a_process_that_has_ended_is_no_rank(void **state)
 	pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0) {
-		int fd = raw(&rig);
+		int fd = agent_rig_raw(&rig);
 
 		if (send(fd, data, ckpt_peer_message_put(&m, data), 0) < 0 ||
 			recv(fd, data, sizeof(data), 0) < 0)
