@@ -50,6 +50,9 @@ static void answer(struct agent_session *session, const struct ckpt_peer_message
 	case CKPT_PEER_RELEASE:
 		agent_release(session, question);
 		return;
+	case CKPT_PEER_UNMAPPED:
+		agent_unmapped(session);
+		return;
 	case CKPT_PEER_STATUS:
 		agent_tell_state(session);
 		return;
@@ -155,8 +158,14 @@ static int free_jobs(struct agent *agent)
 
 	for (struct agent_job *job = agent->registry.jobs; job; job = next) {
 		next = job->next;
-		if (agent_job_busy(job))
+		/* A process that lives may come back, however it has lost its connection. */
+		if (agent_job_busy(job) || (!agent_job_ended(job) && agent_job_held(job))) {
+			job->in_use = true;
 			continue;
+		}
+		if (job->in_use)
+			job->left_ns = now;
+		job->in_use = false;
 		if (!agent_job_ended(job) && now - job->left_ns < linger) {
 			first = ckpt_min_u64(first, linger - (now - job->left_ns));
 			continue;
@@ -196,7 +205,7 @@ static int go_round(struct agent *agent, const struct agent_directory *directory
 				take_connections(agent, directory->socket);
 			else if (of == &of_maker)
 				take_made(agent);
-			else
+			else if (of != AGENT_WAKES)
 				serve(of);
 		}
 		agent_sessions_sweep(agent);

@@ -84,9 +84,9 @@ static void become(struct agent_session *session, struct agent_rank *rank,
 
 		if (slot->file.record.writer != session->writer)
 			continue;
-		/* After a restart of the agent it does not know who has it. */
-		if (!slot->process)
-			slot->process = agent_process_use(session->process);
+		/* After a restart the agent does not know who has it, and after a reconnect only by the older connection. */
+		agent_process_let_go(slot->process);
+		slot->process = agent_process_use(session->process);
 		if (slot->file.record.state == CKPT_PEER_FILLING &&
 			slot->file.record.generation == session->generation)
 			session->filling = slot;
@@ -175,6 +175,29 @@ void agent_attach(struct agent_session *session, const struct ckpt_peer_message 
 	go_on(session);
 }
 
+/* Its process says that it has nothing mapped any more. */
+static void let_go(struct agent_session *session)
+{
+	struct agent_rank *rank = session->rank;
+
+	for (unsigned i = 0; i < rank->count; i++) {
+		if (rank->slots[i]->process != session->process)
+			continue;
+		agent_process_let_go(rank->slots[i]->process);
+		rank->slots[i]->process = NULL;
+	}
+	agent_registry_unmapped(&session->agent->registry, session->process);
+}
+
+/* A slot that is filling is given up with that: nobody can write to it. */
+void agent_unmapped(struct agent_session *session)
+{
+	if (session->rank)
+		let_go(session);
+	session->filling = NULL;
+	agent_session_ok(session);
+}
+
 void agent_detach(struct agent_session *session)
 {
 	struct agent_rank *rank = session->rank;
@@ -183,13 +206,7 @@ void agent_detach(struct agent_session *session)
 		agent_session_refuse_text(session, -EINVAL, "this connection is not attached");
 		return;
 	}
-	/* It says that it has nothing mapped any more. */
-	for (unsigned i = 0; i < rank->count; i++) {
-		if (rank->slots[i]->process != session->process)
-			continue;
-		agent_process_let_go(rank->slots[i]->process);
-		rank->slots[i]->process = NULL;
-	}
+	let_go(session);
 	rank->ended = true;
 	agent_session_ok(session);
 	agent_session_end(session);

@@ -6,6 +6,7 @@
 #include "session.h"
 
 void agent_attach(struct agent_session *session, const struct ckpt_peer_message *question);
+void agent_unmapped(struct agent_session *session);
 void agent_detach(struct agent_session *session);
 
 #endif

@@ -21,15 +21,15 @@ void agent_registry_open(struct agent_registry *registry, const struct agent_man
 	*registry = (struct agent_registry){.manager = manager, .next_slot = 1};
 }
 
-/* Forgets remnants of processes that are gone; `all`: every one. */
-static void sweep(struct agent_registry *registry, bool all)
+/* Forgets remnants of processes that are gone, and of `unmapped`, which may be NULL; `all`: every one. */
+static void sweep(struct agent_registry *registry, const struct agent_process *unmapped, bool all)
 {
 	struct agent_remnant **link = &registry->remnants;
 
 	while (*link) {
 		struct agent_remnant *remnant = *link;
 
-		if (!all && agent_process_lives(remnant->process)) {
+		if (!all && remnant->process != unmapped && agent_process_lives(remnant->process)) {
 			link = &remnant->next;
 			continue;
 		}
@@ -43,7 +43,12 @@ void agent_registry_close(struct agent_registry *registry)
 {
 	while (registry->jobs)
 		agent_job_drop(registry, registry->jobs);
-	sweep(registry, true);
+	sweep(registry, NULL, true);
+}
+
+void agent_registry_unmapped(struct agent_registry *registry, const struct agent_process *process)
+{
+	sweep(registry, process, false);
 }
 
 struct agent_job *agent_job_of(struct agent_registry *registry, const struct ckpt_peer_job *id)
@@ -259,7 +264,7 @@ uint64_t agent_registry_used(struct agent_registry *registry)
 {
 	uint64_t bytes = 0;
 
-	sweep(registry, false);
+	sweep(registry, NULL, false);
 	for (const struct agent_remnant *r = registry->remnants; r; r = r->next)
 		bytes += r->bytes;
 	for (const struct agent_job *job = registry->jobs; job; job = job->next)
@@ -288,6 +293,15 @@ bool agent_job_busy(const struct agent_job *job)
 			if (rank->slots[i]->readers > 0)
 				return true;
 	}
+	return false;
+}
+
+bool agent_job_held(const struct agent_job *job)
+{
+	for (const struct agent_rank *rank = job->ranks; rank; rank = rank->next)
+		for (unsigned i = 0; i < rank->count; i++)
+			if (agent_process_lives(rank->slots[i]->process))
+				return true;
 	return false;
 }
 

@@ -45,7 +45,8 @@ struct agent_job {
 	uint64_t generation; /* the highest that was seen */
 	uint32_t node_ranks; /* of that generation, on this node; 0: unknown */
 	uint64_t each;       /* bytes of slots that each of them may ask for */
-	uint64_t left_ns;    /* when it was last attached; by ckpt_age_clock_ns() */
+	bool in_use;         /* when it was last looked at */
+	uint64_t left_ns;    /* when it was no longer; by ckpt_age_clock_ns() */
 	struct agent_rank *ranks;
 };
 
@@ -72,6 +73,8 @@ int agent_slot_add(struct agent_registry *registry, struct agent_rank *rank, int
 	struct ckpt_error *err, struct agent_slot **ret_slot);
 /* Nobody may read it. */
 void agent_slot_drop(struct agent_registry *registry, struct agent_slot *slot);
+/* The process has nothing mapped any more of slots that were dropped. */
+void agent_registry_unmapped(struct agent_registry *registry, const struct agent_process *process);
 /* Writes its record, in the header as well. */
 void agent_slot_write(struct agent_slot *slot, const struct ckpt_peer_slot_record *record);
 
@@ -95,6 +98,8 @@ uint64_t agent_registry_used(struct agent_registry *registry);
 uint64_t agent_registry_unmade(const struct agent_registry *registry);
 /* A job is busy while a rank is attached, or a slot is read. */
 bool agent_job_busy(const struct agent_job *job);
+/* A process that has not ended has a slot of it mapped, be it without a connection. */
+bool agent_job_held(const struct agent_job *job);
 /* All ranks that have slots have ended well; also if none has any. */
 bool agent_job_ended(const struct agent_job *job);
 /* Drops it and all that it has. It must not be busy. */

@@ -12,7 +12,6 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
-#include "base/thread.h"
 #include "budget.h"
 #include "say.h"
 
@@ -51,22 +50,23 @@ void agent_session_leave(struct agent_session *session)
 		return;
 	rank->session = NULL;
 	rank->ordered = 0;
-	rank->job->left_ns = ckpt_age_clock_ns();
 	session->rank = NULL;
 	session->filling = NULL;
 }
 
 void agent_session_end(struct agent_session *session)
 {
+	struct epoll_event end = {.events = EPOLLIN | EPOLLONESHOT, .data.ptr = AGENT_WAKES};
+
 	if (session->socket < 0)
 		return;
 	agent_session_leave(session);
 	while (session->readings > 0)
 		session->reading[--session->readings]->readers--;
-	/* Closing the socket takes it out of epoll; the pidfd may live on, with a slot. */
+	/* Closing the socket takes it out of epoll. The pidfd may live on, with a slot, and tells once when that is free. */
 	if (session->process->pidfd >= 0)
 		(void)epoll_ctl(
-			session->agent->epoll, EPOLL_CTL_DEL, session->process->pidfd, NULL);
+			session->agent->epoll, EPOLL_CTL_MOD, session->process->pidfd, &end);
 	(void)close(session->socket);
 	session->socket = -1;
 	agent_process_let_go(session->process);

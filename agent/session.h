@@ -10,6 +10,8 @@
 #include "maker.h"
 
 #define AGENT_READINGS_MAX 64
+/* What an event is of that only makes the loop look again: a process without a session has ended. */
+#define AGENT_WAKES        NULL
 
 struct agent_session {
 	struct agent_session *next; /* in the agent's list */

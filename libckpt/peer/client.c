@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "peer/connection.h"
 
 /* A slot that this client has mapped to write to. */
@@ -21,6 +22,7 @@ struct mapped {
 
 struct ckpt_peer_client {
 	struct ckpt_peer_connection connection;
+	unsigned forks; /* when it was opened */
 	bool attached;
 	struct ckpt_peer_rank rank;
 	uint64_t writer; /* the agent's number for this process */
@@ -48,17 +50,24 @@ int ckpt_peer_client_open(const char *dir, int timeout_ms, struct ckpt_error *er
 		ckpt_free(c);
 		return r;
 	}
+	c->forks = ckpt_fork_count();
 	*ret_client = c;
 	return 0;
 }
 
 void ckpt_peer_client_close(struct ckpt_peer_client *c)
 {
+	const struct ckpt_peer_message unmapped = {.type = CKPT_PEER_UNMAPPED};
+
 	if (!c)
 		return;
-	/* The agent may take what was mapped for gone when the connection ends. */
-	unmap_all(c);
-	ckpt_peer_connection_close(&c->connection);
+	/* A forked child has neither the connection nor the slots; what it has at their places is its own. */
+	if (c->forks == ckpt_fork_count()) {
+		unmap_all(c);
+		if (c->attached)
+			ckpt_peer_connection_tell(&c->connection, &unmapped);
+		ckpt_peer_connection_close(&c->connection);
+	}
 	ckpt_free(c);
 }
 

@@ -40,7 +40,10 @@ struct ckpt_peer_reading {
 /* Connects to the agent that serves `dir`. -ENOENT, -ECONNREFUSED: there is none. Sets `err`. */
 int ckpt_peer_client_open(const char *dir, int timeout_ms, struct ckpt_error *err,
 	struct ckpt_peer_client **ret_client);
-/* The agent sees a rank that closes without having detached as one that has died. NULL is ignored. */
+/*
+ * Unmaps everything. The agent sees a rank that closes without having detached as one that has died. A forked child may close
+ * as well; that ends nothing of its parent's. NULL is ignored.
+ */
 void ckpt_peer_client_close(struct ckpt_peer_client *client);
 /*
  * Connects again, and attaches again if it was attached, as the same writer. 1: the agent has what the client has mapped; a

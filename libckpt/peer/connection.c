@@ -203,6 +203,16 @@ static int ask(struct ckpt_peer_connection *c, const struct ckpt_peer_message *q
 	return ckpt_fail(err, ret_answer->code, "%s", ret_answer->text);
 }
 
+void ckpt_peer_connection_tell(
+	struct ckpt_peer_connection *c, const struct ckpt_peer_message *question)
+{
+	uint8_t data[CKPT_PEER_MESSAGE_MAX];
+	size_t length = ckpt_peer_message_put(question, data);
+
+	if (c->fd >= 0)
+		(void)send(c->fd, data, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 int ckpt_peer_connection_ask(struct ckpt_peer_connection *c,
 	const struct ckpt_peer_message *question, struct ckpt_error *err,
 	struct ckpt_peer_message *ret_answer, int *ret_fd)

@@ -34,6 +34,9 @@ void ckpt_peer_connection_close(struct ckpt_peer_connection *connection);
 int ckpt_peer_connection_ask(struct ckpt_peer_connection *connection,
 	const struct ckpt_peer_message *question, struct ckpt_error *err,
 	struct ckpt_peer_message *ret_answer, int *ret_fd);
+/* Sends what needs no answer. It may be lost. */
+void ckpt_peer_connection_tell(
+	struct ckpt_peer_connection *connection, const struct ckpt_peer_message *question);
 /* The answer was of a type that does not answer the question: nothing can be asked any more. Returns -EPROTO. */
 int ckpt_peer_connection_unexpected(
 	struct ckpt_peer_connection *connection, struct ckpt_error *err);

@@ -42,6 +42,7 @@ static const struct layout {
 	{CKPT_PEER_FETCH, {FIELD(slot), FIELD(generation), FIELD(step)}},
 	{CKPT_PEER_RELEASE, {FIELD(slot)}},
 	{CKPT_PEER_STATUS, {{0}}},
+	{CKPT_PEER_UNMAPPED, {{0}}},
 	{CKPT_PEER_OK, {{0}}},
 	{CKPT_PEER_ATTACHED, {FIELD(writer)}},
 	{CKPT_PEER_FILLED, {FIELD(slot), FIELD(capacity)}},

@@ -28,6 +28,8 @@ enum ckpt_peer_type {
 	CKPT_PEER_FETCH = 6,   /* FETCHED: a sealed slot, to read */
 	CKPT_PEER_RELEASE = 7, /* OK: it is not read any more */
 	CKPT_PEER_STATUS = 8,  /* STATE: of the agent */
+	/* OK: the process has nothing mapped any more of what it got on this connection; it may have ended badly */
+	CKPT_PEER_UNMAPPED = 9,
 	/* Answers: */
 	CKPT_PEER_OK = 64,
 	CKPT_PEER_ATTACHED = 65,

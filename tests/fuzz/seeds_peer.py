@@ -30,6 +30,7 @@ def messages():
     yield "fetch", packet(6, struct.pack("<QQQ", 5, 3, 11))
     yield "release", packet(7, struct.pack("<Q", 5))
     yield "status", packet(8)
+    yield "unmapped", packet(9)
     yield "ok", packet(64)
     yield "attached", packet(65, struct.pack("<Q", 2**64 - 2))
     yield "filled", packet(66, struct.pack("<QQ", 5, 8 * MIB))
@@ -42,7 +43,7 @@ def messages():
     yield "error-no-code", packet(127, struct.pack("<i", 0) + b"fine")
     yield "version-2", packet(8, version=2)
     yield "length-wrong", packet(8, length=2**32 - 1)
-    yield "type-unknown", packet(9)
+    yield "type-unknown", packet(10)
     yield "empty", b""
     yield "head-cut", packet(8)[:-1]
 

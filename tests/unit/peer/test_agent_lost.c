@@ -2,10 +2,15 @@
 /* Answers that are lost, and calls that a process gives up: the rank saves on. */
 #include "lib/test.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "agent_rig.h"
+#include "lib/hang.h"
 
 #define MEMORY   (64 * MIB)
 #define CAPACITY MIB
@@ -102,11 +107,115 @@ static void an_answer_to_a_seal_is_lost(void **state)
 	agent_rig_close(&rig);
 }
 
+/* Fills a slot, and loses its connection; it does not end. */
+static void lose(const struct agent_rig *rig, int pipe)
+{
+	int socket;
+
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+	socket = agent_rig_raw(rig);
+	(void)attach(socket, 0);
+	(void)fill(socket, 1, 0);
+	(void)close(socket);
+	if (write(pipe, "x", 1) != 1)
+		_exit(1);
+	for (;;)
+		(void)pause();
+}
+
+/* Its slots are not free as long as it may come back, be it that none linger. */
+static void a_process_without_a_connection_has_its_slots(void **state)
+{
+	struct ckpt_peer_client *client;
+	struct agent_rig rig;
+	int pipes[2];
+	pid_t pid;
+	char told;
+
+	(void)state;
+	if (!agent_rig_has_pidfds())
+		skip();
+	agent_rig_open(&rig, MEMORY, 0, false);
+	client = agent_rig_connect(&rig);
+	assert_int_equal(pipe(pipes), 0);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0)
+		lose(&rig, pipes[1]);
+	assert_int_equal(read(pipes[0], &told, 1), 1);
+	await(agent_rig_state(client).attached == 0);
+	/* The agent has looked at its jobs between two answers. */
+	assert_int_equal(agent_rig_state(client).slots, 2);
+	assert_int_equal(kill(pid, SIGKILL), 0);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	await(agent_rig_state(client).slots == 0);
+	(void)close(pipes[0]);
+	(void)close(pipes[1]);
+	ckpt_peer_client_close(client);
+	agent_rig_close(&rig);
+}
+
+/* It closes its clients, and works on: what it had mapped is no more. */
+static void a_process_that_has_unmapped_takes_nothing(void **state)
+{
+	struct ckpt_peer_rank rank = agent_rig_rank(0, 0, 1, CAPACITY);
+	struct ckpt_peer_client *client;
+	struct ckpt_peer_fill open;
+	struct agent_rig rig;
+	uint64_t used;
+
+	(void)state;
+	agent_rig_open(&rig, MEMORY, 1800, false);
+	client = agent_rig_attach(&rig, &rank);
+	agent_rig_save(client, &rank, 1, 0, 100);
+	agent_rig_save(client, &rank, 2, 1, 100);
+	assert_int_equal(ckpt_peer_client_reconnect(client, NULL), 1);
+	used = agent_rig_state(client).used;
+	ckpt_peer_client_close(client);
+	rank.generation = 2;
+	client = agent_rig_attach(&rig, &rank);
+	assert_int_equal(ckpt_peer_client_fill(client, 3, 1, 2, NULL, &open), 0);
+	assert_int_equal(agent_rig_state(client).used, used);
+	ckpt_peer_client_close(client);
+	agent_rig_close(&rig);
+}
+
+/* What it has at the numbers of its parent is its own, and its parent goes on. */
+static void a_forked_child_closes(void **state)
+{
+	struct ckpt_peer_rank rank = agent_rig_rank(0, 0, 1, CAPACITY);
+	struct ckpt_peer_client *client;
+	struct agent_rig rig;
+	int status = -1;
+	pid_t pid;
+
+	(void)state;
+	agent_rig_open(&rig, MEMORY, 1800, false);
+	client = agent_rig_attach(&rig, &rank);
+	agent_rig_save(client, &rank, 1, 0, 100);
+	pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+		ckpt_peer_client_close(client);
+		_exit(fcntl(fd, F_GETFD) < 0);
+	}
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+	agent_rig_save(client, &rank, 2, 1, 100);
+	ckpt_peer_client_close(client);
+	agent_rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_descriptor_comes_with_every_slot),
 		cmocka_unit_test(an_answer_to_a_seal_is_lost),
+		cmocka_unit_test(a_process_without_a_connection_has_its_slots),
+		cmocka_unit_test(a_process_that_has_unmapped_takes_nothing),
+		cmocka_unit_test(a_forked_child_closes),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
