@@ -54,6 +54,19 @@ static int check_user(int fd, const char *path, struct ckpt_error *err)
 		path);
 }
 
+/* connect() waits while the agent has too many connections to take. Without a limit for timeout_ms below 0. */
+static int limit_connect(int fd, int timeout_ms)
+{
+	struct timeval limit = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
+
+	if (timeout_ms < 0)
+		return 0;
+	/* 0 would be none. */
+	if (timeout_ms == 0)
+		limit.tv_usec = 1;
+	return setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0 ? -errno : 0;
+}
+
 int ckpt_peer_connection_again(struct ckpt_peer_connection *c, struct ckpt_error *err)
 {
 	const char *path = c->address.sun_path;
@@ -68,8 +81,10 @@ int ckpt_peer_connection_again(struct ckpt_peer_connection *c, struct ckpt_error
 		r = -errno;
 		return ckpt_fail(err, r, "cannot make a socket: %s", ckpt_code_text(r));
 	}
-	if (connect(fd, (const struct sockaddr *)&c->address, sizeof(c->address)) < 0) {
-		r = -errno;
+	r = limit_connect(fd, c->timeout_ms);
+	if (r == 0 && connect(fd, (const struct sockaddr *)&c->address, sizeof(c->address)) < 0)
+		r = errno == EAGAIN ? -ETIMEDOUT : -errno;
+	if (r < 0) {
 		(void)close(fd);
 		return ckpt_fail(
 			err, r, "no agent answers at %s: %s; start ckptd", path, ckpt_code_text(r));

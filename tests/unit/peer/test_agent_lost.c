@@ -2,6 +2,7 @@
 /* Answers that are lost, and calls that a process gives up: the rank saves on. */
 #include "lib/test.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -10,7 +11,10 @@
 #include <unistd.h>
 
 #include "agent_rig.h"
+#include "base/error.h"
 #include "lib/hang.h"
+#include "lib/scratch.h"
+#include "peer/connection.h"
 
 #define MEMORY   (64 * MIB)
 #define CAPACITY MIB
@@ -208,6 +212,29 @@ static void a_forked_child_closes(void **state)
 	agent_rig_close(&rig);
 }
 
+/* One that takes no connections: it is stopped, say. */
+static void who_does_not_take_connections_is_not_waited_for(void **state)
+{
+	struct ckpt_peer_client *clients[2] = {NULL, NULL};
+	struct sockaddr_un address;
+	struct ckpt_error err;
+	char *dir = scratch_make_in_memory();
+	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	(void)state;
+	hang_watch();
+	ckpt_error_clear(&err);
+	assert_int_equal(ckpt_peer_socket_address(dir, NULL, &address), 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof(address)), 0);
+	assert_int_equal(listen(fd, 0), 0);
+	assert_int_equal(ckpt_peer_client_open(dir, 50, &err, &clients[0]), 0);
+	assert_int_equal(ckpt_peer_client_open(dir, 50, &err, &clients[1]), -ETIMEDOUT);
+	ckpt_peer_client_close(clients[0]);
+	(void)close(fd);
+	scratch_remove(dir);
+	(void)alarm(0);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -216,6 +243,7 @@ int main(void)
 		cmocka_unit_test(a_process_without_a_connection_has_its_slots),
 		cmocka_unit_test(a_process_that_has_unmapped_takes_nothing),
 		cmocka_unit_test(a_forked_child_closes),
+		cmocka_unit_test(who_does_not_take_connections_is_not_waited_for),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
