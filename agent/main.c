@@ -194,8 +194,9 @@ static int print_status(const struct settings *settings)
 	return r == -ENOENT || r == -ECONNREFUSED ? EXIT_NOT_FOUND : EXIT_FAILURE;
 }
 
-/* How much slots may have; says it. */
-static int choose_memory(const struct settings *settings, struct ckpt_error *err, uint64_t *ret)
+/* How much slots may have, `kept` bytes of which are there; says it. */
+static int choose_memory(
+	const struct settings *settings, uint64_t kept, struct ckpt_error *err, uint64_t *ret)
 {
 	char chosen[AGENT_SIZE_TEXT];
 	char left[AGENT_SIZE_TEXT];
@@ -209,7 +210,7 @@ static int choose_memory(const struct settings *settings, struct ckpt_error *err
 				"it is unknown how much memory there is; say with --memory how "
 				"much slots may "
 				"have");
-		*ret = available / 2;
+		*ret = agent_memory_default(available, kept);
 	}
 	if (available != UINT64_MAX)
 		agent_say("serves %s with up to %s; %s leaves %s", settings->dir,
@@ -232,7 +233,8 @@ static int serve(
 }
 
 /* systemd starts it again by itself, and keeps its descriptors if the unit says so. */
-static int serve_systemd(struct service *service, struct ckpt_error *err)
+static int serve_systemd(
+	const struct settings *settings, struct service *service, struct ckpt_error *err)
 {
 	struct agent_kept *kept = ckpt_alloc_array(AGENT_KEPT_MAX, sizeof(*kept));
 	unsigned count;
@@ -242,9 +244,41 @@ static int serve_systemd(struct service *service, struct ckpt_error *err)
 		return ckpt_fail(err, -ENOMEM, "no memory");
 	count = agent_manager_kept(
 		variable("LISTEN_PID"), variable("LISTEN_FDS"), variable("LISTEN_FDNAMES"), kept);
-	r = serve(service, variable("NOTIFY_SOCKET"), kept, count);
+	r = choose_memory(
+		settings, agent_manager_kept_bytes(kept, count), err, &service->config.memory);
+	if (r == 0)
+		r = agent_directory_listen(&service->directory, settings->dir, err);
+	agent_say("systemd keeps the descriptors of its slots, if FileDescriptorStoreMax= is large "
+		  "enough");
+	if (r == 0)
+		r = serve(service, variable("NOTIFY_SOCKET"), kept, count);
 	ckpt_free(kept);
 	return r;
+}
+
+/* The keeper starts it again. */
+static int serve_kept(
+	const struct settings *settings, struct service *service, struct ckpt_error *err)
+{
+	int r = choose_memory(settings, 0, err, &service->config.memory);
+
+	if (r == 0)
+		r = agent_directory_listen(&service->directory, settings->dir, err);
+	if (r < 0)
+		return r;
+	agent_say("process %d keeps the descriptors of its slots", (int)getpid());
+	return agent_keeper_run(settings->dir, serve, service, err);
+}
+
+/* Variables are inherited, by what a service starts as well. systemd says since version 248 whom it means. */
+static bool is_service(void)
+{
+	const char *notify = variable("NOTIFY_SOCKET");
+	const char *pid = variable("SYSTEMD_EXEC_PID");
+
+	if (!notify || !notify[0])
+		return false;
+	return !pid || strtol(pid, NULL, 10) == (long)getpid();
 }
 
 static int serve_until_told(const struct settings *settings)
@@ -257,13 +291,8 @@ static int serve_until_told(const struct settings *settings)
 	r = agent_directory_open(settings->dir, &err, &service.directory);
 	if (r < 0)
 		return failed(&err);
-	r = choose_memory(settings, &err, &service.config.memory);
-	if (r == 0)
-		r = agent_directory_listen(&service.directory, settings->dir, &err);
-	if (r == 0)
-		r = variable("NOTIFY_SOCKET")
-			    ? serve_systemd(&service, &err)
-			    : agent_keeper_run(settings->dir, serve, &service, &err);
+	r = is_service() ? serve_systemd(settings, &service, &err)
+			 : serve_kept(settings, &service, &err);
 	agent_directory_close(&service.directory, settings->dir);
 	return r < 0 ? failed(&err) : r;
 }

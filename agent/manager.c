@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FIRST_FD 3 /* SD_LISTEN_FDS_START */
@@ -122,4 +123,15 @@ unsigned agent_manager_kept(const char *pid, const char *count, const char *name
 			names = names[length] ? names + length + 1 : NULL;
 	}
 	return (unsigned)number;
+}
+
+uint64_t agent_manager_kept_bytes(const struct agent_kept *kept, unsigned count)
+{
+	uint64_t bytes = 0;
+	struct stat status;
+
+	for (unsigned i = 0; i < count; i++)
+		if (fstat(kept[i].fd, &status) == 0 && S_ISREG(status.st_mode))
+			bytes += (uint64_t)status.st_size;
+	return bytes;
 }

@@ -40,5 +40,7 @@ void agent_manager_forget(const struct agent_manager *manager, uint64_t slot);
  */
 unsigned agent_manager_kept(const char *pid, const char *count, const char *names,
 	struct agent_kept ret_kept[AGENT_KEPT_MAX]);
+/* How much memory they are. */
+uint64_t agent_manager_kept_bytes(const struct agent_kept *kept, unsigned count);
 
 #endif

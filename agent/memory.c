@@ -36,6 +36,11 @@ uint64_t agent_memory_available(const char **ret_bound)
 	return memory.available;
 }
 
+uint64_t agent_memory_default(uint64_t available, uint64_t kept)
+{
+	return (available + kept) / 2;
+}
+
 static uint64_t huge_pages(const char *path)
 {
 	struct ckpt_buf text = {0};

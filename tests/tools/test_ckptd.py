@@ -180,6 +180,21 @@ def test_nobody_reads_what_it_says(
         os.close(reader)
 
 
+@pytest.mark.parametrize("notify", ["", "inherited"])
+def test_variables_of_systemd_that_mean_another_process(
+    start: Callable[..., subprocess.Popen[str]], folder: Path, notify: str
+) -> None:
+    keeper = start(
+        "--memory", "64MiB", env={"NOTIFY_SOCKET": notify and "/none", "SYSTEMD_EXEC_PID": "1"}
+    )
+    until(lambda: serving(folder))
+    assert agent_of(folder) != keeper.pid
+    keeper.terminate()
+    _, err = ended(keeper)
+    assert keeper.returncode == OK
+    assert f"process {keeper.pid} keeps the descriptors" in err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -259,7 +274,7 @@ class Systemd:
         fds = list(self.kept.values())
         moves = " ".join(f"{3 + i}<&{fd}" for i, fd in enumerate(fds))
         closes = " ".join(f"{fd}<&-" for fd in fds)
-        words = f'LISTEN_PID=$$ exec "$@" {moves} {closes}'
+        words = f'LISTEN_PID=$$ SYSTEMD_EXEC_PID=$$ exec "$@" {moves} {closes}'
         process = subprocess.Popen(
             ["bash", "-c", words, "bash", CKPTD, "--dir", folder, "--memory", "64MiB"],
             env={**os.environ, **self.environment()}, pass_fds=fds, stderr=subprocess.DEVNULL,

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,6 +20,7 @@
 #include "lib/hang.h"
 #include "lib/prng.h"
 #include "lib/scratch.h"
+#include "memory.h"
 #include "peer/connection.h"
 
 #define CAPACITY MIB
@@ -448,6 +450,13 @@ static void what_systemd_gives_is_looked_at(void **state)
 	assert_int_equal(agent_manager_kept(pid, "-1", NULL, kept), 0);
 	assert_int_equal(agent_manager_kept(pid, "4097", NULL, kept), 0);
 	assert_int_equal(agent_manager_kept(pid, "2 ", NULL, kept), 0);
+	/* What slots have is not taken off what they may have. */
+	kept[0].fd = memfd_create("slot", MFD_CLOEXEC);
+	kept[1].fd = -1;
+	assert_int_equal(ftruncate(kept[0].fd, MIB), 0);
+	assert_int_equal(agent_manager_kept_bytes(kept, 2), MIB);
+	assert_int_equal(agent_memory_default(5 * MIB, MIB), 3 * MIB);
+	(void)close(kept[0].fd);
 	free(kept);
 }
 
