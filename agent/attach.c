@@ -169,6 +169,7 @@ void agent_attach(struct agent_session *session, const struct ckpt_peer_message 
 		agent_session_refuse(session, &err);
 		return;
 	}
+	agent_job_fence(job);
 	fence(rank, question->generation);
 	become(session, rank, question);
 	drop_extra(&agent->registry, rank);

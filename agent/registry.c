@@ -175,6 +175,8 @@ static int adopt(struct agent_registry *registry, int fd, struct ckpt_error *err
 	if (r < 0)
 		return r;
 	job->generation = ckpt_max_u64(job->generation, file.record.generation);
+	job->generation = ckpt_max_u64(
+		job->generation, ckpt_peer_slot_fence((const uint8_t *)slot->header.base));
 	rank->wanted = rank->count;
 	rank->capacity = file.fixed.capacity;
 	return 0;
@@ -311,6 +313,14 @@ bool agent_job_ended(const struct agent_job *job)
 		if (!rank->ended && rank->count > 0)
 			return false;
 	return true;
+}
+
+void agent_job_fence(const struct agent_job *job)
+{
+	for (const struct agent_rank *rank = job->ranks; rank; rank = rank->next)
+		for (unsigned i = 0; i < rank->count; i++)
+			ckpt_peer_slot_put_fence(
+				(uint8_t *)rank->slots[i]->header.base, job->generation);
 }
 
 void agent_job_drop(struct agent_registry *registry, struct agent_job *job)

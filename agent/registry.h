@@ -102,6 +102,8 @@ bool agent_job_busy(const struct agent_job *job);
 bool agent_job_held(const struct agent_job *job);
 /* All ranks that have slots have ended well; also if none has any. */
 bool agent_job_ended(const struct agent_job *job);
+/* Writes its generation where another agent finds it, in the headers of its slots. */
+void agent_job_fence(const struct agent_job *job);
 /* Drops it and all that it has. It must not be busy. */
 void agent_job_drop(struct agent_registry *registry, struct agent_job *job);
 

@@ -195,6 +195,7 @@ struct agent_slot *agent_session_made(struct agent_session *session)
 		agent_session_refuse(session, &order->error);
 		return NULL;
 	}
+	agent_job_fence(session->rank->job);
 	/* Before it is given away: a crash after that must not lose it. */
 	if (session->agent->manager.fd >= 0 &&
 		!agent_manager_keep(&session->agent->manager, order->fixed.number, order->fd))

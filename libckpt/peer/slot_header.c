@@ -29,6 +29,10 @@ static const uint8_t magic[8] = {'C', 'K', 'P', 'T', 'S', 'L', 'O', 'T'};
 #define AT_RECORD        128
 #define RECORD_BYTES     64
 #define AT_RECORD_DIGEST 192
+/* The fence, and the digest of the fixed part and the fence behind it. Not part of the record, which stays whole meanwhile. */
+#define AT_FENCE         208
+#define FENCE_BYTES      8
+#define AT_FENCE_DIGEST  216
 /* Offsets in the record: */
 #define OF_STATE         0
 #define OF_WRITER        8
@@ -96,6 +100,30 @@ void ckpt_peer_slot_put_record(uint8_t *header, const struct ckpt_peer_slot_reco
 	memcpy(header + AT_RECORD, fields, RECORD_BYTES);
 	memcpy(header + AT_RECORD_DIGEST, digest.bytes, CKPT_DIGEST_SIZE);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+void ckpt_peer_slot_put_fence(uint8_t *header, uint64_t generation)
+{
+	uint8_t field[FENCE_BYTES];
+	struct ckpt_digest digest;
+
+	ckpt_peer_put64(field, generation);
+	digest = ckpt_digest_of_two(header, FIXED_BYTES, field, FENCE_BYTES);
+	memcpy(header + AT_FENCE, field, FENCE_BYTES);
+	memcpy(header + AT_FENCE_DIGEST, digest.bytes, CKPT_DIGEST_SIZE);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+uint64_t ckpt_peer_slot_fence(const uint8_t *header)
+{
+	uint8_t field[FENCE_BYTES];
+	struct ckpt_digest digest;
+
+	memcpy(field, header + AT_FENCE, FENCE_BYTES);
+	digest = ckpt_digest_of_two(header, FIXED_BYTES, field, FENCE_BYTES);
+	if (memcmp(header + AT_FENCE_DIGEST, digest.bytes, CKPT_DIGEST_SIZE) != 0)
+		return 0;
+	return ckpt_peer_get64(field);
 }
 
 static int bad(struct ckpt_error *err, int code, const char *why)

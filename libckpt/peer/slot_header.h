@@ -62,6 +62,13 @@ void ckpt_peer_slot_put_fixed(uint8_t *header, const struct ckpt_peer_slot_fixed
 void ckpt_peer_slot_put_record(uint8_t *header, const struct ckpt_peer_slot_record *record);
 
 /*
+ * The latest generation of the job that has begun, as far as the agent knows: it must outlive the agent. `header` has
+ * CKPT_PEER_SLOT_HEADER_BYTES. 0: it was never written, or not wholly.
+ */
+void ckpt_peer_slot_put_fence(uint8_t *header, uint64_t generation);
+uint64_t ckpt_peer_slot_fence(const uint8_t *header);
+
+/*
  * Reads a copy of a header, from a file of `file_bytes`. A record that is not valid is EMPTY, and its writer unknown.
  * CKPT_EFORMAT, CKPT_EVERSION; sets `err`.
  */

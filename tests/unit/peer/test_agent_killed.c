@@ -94,10 +94,12 @@ static unsigned kill_after(pid_t pid, int pipe, uint64_t tells)
 static void check_all(struct ckpt_peer_client *client, const struct ckpt_peer_rank *rank)
 {
 	struct ckpt_peer_message slot = {.slot = 0};
+	int r;
 
-	while (ckpt_peer_client_next(client, &rank->job, slot.slot, NULL, &slot) > 0)
+	while ((r = ckpt_peer_client_next(client, &rank->job, slot.slot, NULL, &slot)) > 0)
 		assert_int_equal(agent_rig_check(client, &slot),
 			slot.state == CKPT_PEER_SEALED ? 0 : CKPT_ENOSTEP);
+	assert_int_equal(r, 0);
 }
 
 static void a_rank_is_killed(void **state)
@@ -256,12 +258,49 @@ static void a_rank_and_the_agent_are_killed(void **state)
 	agent_rig_close(&rig);
 }
 
+/* A generation that has begun, be it that it has saved nothing yet, is not forgotten with the agent. */
+static void the_generation_outlives_the_agent(void **state)
+{
+	struct ckpt_peer_rank rank = agent_rig_rank(0, 3, 1, CAPACITY);
+	struct ckpt_peer_client *client;
+	struct agent_rig rig;
+	struct ckpt_error err;
+
+	(void)state;
+	ckpt_error_clear(&err);
+	agent_rig_open(&rig, MEMORY, 1800, true);
+	client = agent_rig_attach(&rig, &rank);
+	agent_rig_save(client, &rank, 1, 0, 100);
+	ckpt_peer_client_close(client);
+	rank.generation = 2;
+	client = agent_rig_attach(&rig, &rank);
+	kill_agent(client);
+	ckpt_peer_client_close(client);
+	client = agent_rig_connect(&rig);
+	rank.generation = 1;
+	/* Until one answers. */
+	for (;;) {
+		int r = ckpt_peer_client_attach(client, &rank, &err);
+
+		if (r != -ENOTCONN) {
+			assert_int_equal(r, CKPT_EFENCED);
+			break;
+		}
+		ckpt_error_clear(&err);
+		(void)reconnect(client);
+	}
+	assert_non_null(strstr(err.message, "generation 2 of this job has begun"));
+	ckpt_peer_client_close(client);
+	agent_rig_close(&rig);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_rank_is_killed),
 		cmocka_unit_test(the_agent_is_killed),
 		cmocka_unit_test(a_rank_and_the_agent_are_killed),
+		cmocka_unit_test(the_generation_outlives_the_agent),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

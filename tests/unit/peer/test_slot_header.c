@@ -177,9 +177,31 @@ static void sizes(void **state)
 		4096 + (UINT64_C(1) << 40) + (UINT64_C(16) << 20));
 }
 
+/* Beside the record, and never half. */
+static void a_fence_is_kept_whole(void **state)
+{
+	static uint8_t header[CKPT_PEER_SLOT_HEADER_BYTES];
+	uint8_t before[CKPT_PEER_SLOT_HEADER_USED];
+
+	(void)state;
+	memset(header, 0, sizeof(header));
+	ckpt_peer_slot_put_fixed(header, &fixed);
+	memcpy(before, header, sizeof(before));
+	assert_true(ckpt_peer_slot_fence(header) == 0);
+	ckpt_peer_slot_put_fence(header, 300);
+	assert_true(ckpt_peer_slot_fence(header) == 300);
+	assert_memory_equal(header, before, sizeof(before));
+	for (unsigned at = 208; at < 232; at++) {
+		header[at] ^= 1;
+		assert_true(ckpt_peer_slot_fence(header) == 0);
+		header[at] ^= 1;
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(a_fence_is_kept_whole),
 		cmocka_unit_test(what_is_put_is_got),
 		cmocka_unit_test(every_wrong_bit_is_found),
 		cmocka_unit_test(a_mix_of_two_records_is_none),
