@@ -274,12 +274,12 @@ int agent_run(const struct agent_config *config, const struct agent_directory *d
 		r = agent_maker_open(err, &agent.maker);
 	if (r == 0)
 		r = run(&agent, directory, signals, err);
+	for (struct agent_session *s = agent.sessions; s; s = s->next)
+		agent_session_end(s);
 	/* The orders that it has are in sessions. */
 	agent_maker_close(agent.maker);
-	for (struct agent_session *s = agent.sessions; s; s = s->next) {
-		agent_session_end(s);
+	for (struct agent_session *s = agent.sessions; s; s = s->next)
 		s->making = false;
-	}
 	agent_sessions_sweep(&agent);
 	agent_registry_close(&agent.registry);
 	agent_manager_close(&agent.manager);

@@ -15,7 +15,6 @@ struct agent_maker {
 	struct ckpt_inbox orders;
 	struct ckpt_inbox done;
 	struct ckpt_node last; /* tells the thread to end */
-	bool stop;             /* atomic */
 	int eventfd;
 	pthread_t thread;
 };
@@ -27,8 +26,8 @@ static void make(struct agent_maker *maker, struct agent_order *order)
 
 	order->fd = -1;
 	ckpt_error_clear(&order->error);
-	order->code =
-		ckpt_peer_slot_file_make(&order->fixed, &maker->stop, &order->error, &order->fd);
+	order->code = ckpt_peer_slot_file_make(
+		&order->fixed, &order->given_up, &order->error, &order->fd);
 	ckpt_inbox_push(&maker->done, &order->node);
 	do
 		written = write(maker->eventfd, &one, sizeof(one));
@@ -93,7 +92,6 @@ void agent_maker_close(struct agent_maker *maker)
 {
 	if (!maker)
 		return;
-	__atomic_store_n(&maker->stop, true, __ATOMIC_RELAXED);
 	ckpt_inbox_push(&maker->orders, &maker->last);
 	(void)pthread_join(maker->thread, NULL);
 	/* What it has made for nobody. */
@@ -112,6 +110,11 @@ void agent_maker_close(struct agent_maker *maker)
 void agent_maker_order(struct agent_maker *maker, struct agent_order *order)
 {
 	ckpt_inbox_push(&maker->orders, &order->node);
+}
+
+void agent_maker_give_up(struct agent_order *order)
+{
+	__atomic_store_n(&order->given_up, true, __ATOMIC_RELAXED);
 }
 
 int agent_maker_eventfd(const struct agent_maker *maker)

@@ -60,6 +60,8 @@ void agent_session_end(struct agent_session *session)
 
 	if (session->socket < 0)
 		return;
+	if (session->making)
+		agent_maker_give_up(&session->order);
 	agent_session_leave(session);
 	while (session->readings > 0)
 		session->reading[--session->readings]->readers--;

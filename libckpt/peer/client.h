@@ -2,7 +2,9 @@
 /*
  * What a program asks the agent of its node. A client belongs to one thread at a time. Calls wait for the agent, for as
  * long as `timeout_ms` of the client; after a call that failed by a timeout or a broken connection, only reconnect and close
- * make sense. The code of such a failure is -ETIMEDOUT or -ENOTCONN; every other one is the agent's answer.
+ * make sense. Attach waits until the memory of all slots of the rank is touched, fill for that of one slot if the rank gets
+ * other memory, and both for what other ranks have asked for before: a second or two for each GiB. What a client has given up
+ * is not made. The code of such a failure is -ETIMEDOUT or -ENOTCONN; every other one is the agent's answer.
  */
 #ifndef CKPT_PEER_CLIENT_H
 #define CKPT_PEER_CLIENT_H

@@ -84,7 +84,7 @@ int ckpt_peer_slot_file_make(const struct ckpt_peer_slot_fixed *fixed, const boo
 	if (fd >= 0)
 		r = fill_in(fd, huge, fixed, stop, ret_fd);
 	if (r == 0 || r == -ECANCELED)
-		return r == 0 ? 0 : ckpt_fail(err, r, "the agent stops");
+		return r == 0 ? 0 : ckpt_fail(err, r, "the slot was given up");
 	fd = open_sealed(bytes, 0);
 	r = fd < 0 ? fd : fill_in(fd, bytes, fixed, stop, ret_fd);
 	if (r == 0)

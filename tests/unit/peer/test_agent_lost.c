@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 #include "base/error.h"
 #include "lib/hang.h"
 #include "lib/scratch.h"
+#include "maker.h"
 #include "peer/connection.h"
 
 #define MEMORY   (64 * MIB)
@@ -235,6 +237,39 @@ static void who_does_not_take_connections_is_not_waited_for(void **state)
 	(void)alarm(0);
 }
 
+static void nothing(struct ckpt_node *node)
+{
+	(void)node;
+}
+
+/* Memory that nobody waits for any more is not made, and who has asked after that does not wait for it. */
+static void what_is_given_up_is_not_made(void **state)
+{
+	struct agent_order orders[2] = {
+		{.node = {.run = nothing}, .fixed = {.number = 1, .capacity = CAPACITY}},
+		{.node = {.run = nothing}, .fixed = {.number = 2, .capacity = CAPACITY}},
+	};
+	struct agent_maker *maker;
+	unsigned done = 0;
+
+	(void)state;
+	assert_int_equal(agent_maker_open(NULL, &maker), 0);
+	agent_maker_give_up(&orders[0]);
+	agent_maker_order(maker, &orders[0]);
+	agent_maker_order(maker, &orders[1]);
+	while (done < 2) {
+		struct pollfd ready = {agent_maker_eventfd(maker), POLLIN, 0};
+
+		assert_int_equal(poll(&ready, 1, HANG_LIMIT_MS), 1);
+		for (struct ckpt_node *node = agent_maker_take(maker); node; node = node->next)
+			done++;
+	}
+	assert_int_equal(orders[0].code, -ECANCELED);
+	assert_int_equal(orders[1].code, 0);
+	(void)close(orders[1].fd);
+	agent_maker_close(maker);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -243,6 +278,7 @@ int main(void)
 		cmocka_unit_test(a_process_without_a_connection_has_its_slots),
 		cmocka_unit_test(a_process_that_has_unmapped_takes_nothing),
 		cmocka_unit_test(a_forked_child_closes),
+		cmocka_unit_test(what_is_given_up_is_not_made),
 		cmocka_unit_test(who_does_not_take_connections_is_not_waited_for),
 	};
 
