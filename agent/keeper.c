@@ -31,6 +31,7 @@ struct keeper {
 	struct agent_kept *kept;
 	unsigned count;
 	pid_t child;
+	bool told; /* to end */
 	unsigned restarts;
 	uint64_t since_ns; /* when the first of them was */
 };
@@ -189,6 +190,7 @@ static bool take_signal(struct keeper *keeper, int *ret_status)
 	if (read(keeper->signals, &info, sizeof(info)) != (ssize_t)sizeof(info))
 		return false;
 	if (info.ssi_signo != SIGCHLD) {
+		keeper->told = true;
 		(void)kill(keeper->child, (int)info.ssi_signo);
 		return false;
 	}
@@ -225,6 +227,9 @@ static int run(struct keeper *keeper, agent_keeper_child *child, void *user, str
 		status = watch(keeper);
 		if (WIFEXITED(status))
 			return WEXITSTATUS(status);
+		/* It had ended before the signal could be passed on. */
+		if (keeper->told)
+			return 0;
 		if (is_hopeless(keeper))
 			return ckpt_fail(err, -ECHILD,
 				"the agent has ended by signal %d, %d times within a minute; its "

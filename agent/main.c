@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -297,6 +298,17 @@ static int serve_until_told(const struct settings *settings)
 	return r < 0 ? failed(&err) : r;
 }
 
+/* Each slot is a descriptor, and so is each client, and its process. */
+static void raise_descriptors(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	(void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int main(int argc, char **argv)
 {
 	struct settings settings;
@@ -310,6 +322,7 @@ int main(int argc, char **argv)
 	/* What it holds is of its user, and nobody's who may look at the process. */
 	(void)prctl(PR_SET_DUMPABLE, 0);
 	(void)umask(077);
+	raise_descriptors();
 	/* Whoever has started it may have closed the other end of stderr. */
 	(void)signal(SIGPIPE, SIG_IGN);
 	(void)sigemptyset(&set);

@@ -180,6 +180,22 @@ def test_nobody_reads_what_it_says(
         os.close(reader)
 
 
+def test_it_ends_when_the_agent_dies_before_it_is_told(
+    start: Callable[..., subprocess.Popen[str]], folder: Path
+) -> None:
+    keeper = start("--memory", "64MiB")
+    until(lambda: serving(folder))
+    agent = agent_of(folder)
+    # It finds both when it goes on.
+    keeper.send_signal(signal.SIGSTOP)
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    keeper.terminate()
+    keeper.send_signal(signal.SIGCONT)
+    ended(keeper)
+    assert keeper.returncode == OK
+
+
 @pytest.mark.parametrize("notify", ["", "inherited"])
 def test_variables_of_systemd_that_mean_another_process(
     start: Callable[..., subprocess.Popen[str]], folder: Path, notify: str
