@@ -155,7 +155,7 @@ void agent_slot_write(struct agent_slot *slot, const struct ckpt_peer_slot_recor
 static int adopt(struct agent_registry *registry, int fd, struct ckpt_error *err)
 {
 	struct ckpt_peer_slot_file file;
-	struct agent_slot *slot;
+	struct agent_slot *slot = NULL;
 	struct agent_rank *rank = NULL;
 	struct agent_job *job;
 	int r = ckpt_peer_slot_file_check(fd, err, &file);
@@ -174,6 +174,7 @@ static int adopt(struct agent_registry *registry, int fd, struct ckpt_error *err
 	r = agent_slot_add(registry, rank, fd, err, &slot);
 	if (r < 0)
 		return r;
+	CKPT_ASSERT(slot);
 	job->generation = ckpt_max_u64(job->generation, file.record.generation);
 	job->generation = ckpt_max_u64(
 		job->generation, ckpt_peer_slot_fence((const uint8_t *)slot->header.base));

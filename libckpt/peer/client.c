@@ -219,6 +219,7 @@ int ckpt_peer_client_fill(struct ckpt_peer_client *c, uint64_t step, uint64_t ke
 		(void)close(fd);
 	if (r < 0)
 		return r;
+	CKPT_ASSERT(m);
 	capacity = m->file.fixed.capacity;
 	*ret_fill = (struct ckpt_peer_fill){
 		.slot = m->number,

@@ -57,7 +57,8 @@ static int check_user(int fd, const char *path, struct ckpt_error *err)
 /* connect() waits while the agent has too many connections to take. Without a limit for timeout_ms below 0. */
 static int limit_connect(int fd, int timeout_ms)
 {
-	struct timeval limit = {.tv_sec = timeout_ms / 1000, .tv_usec = timeout_ms % 1000 * 1000};
+	struct timeval limit = {
+		.tv_sec = timeout_ms / 1000, .tv_usec = (suseconds_t)(timeout_ms % 1000) * 1000};
 
 	if (timeout_ms < 0)
 		return 0;

@@ -308,9 +308,7 @@ def manager(folder: Path) -> Iterator[Systemd]:
         stop(process)
 
 
-def test_systemd_keeps_the_slots_of_an_agent_that_is_killed(
-    manager: Systemd, folder: Path
-) -> None:
+def test_systemd_keeps_the_slots_of_an_agent_that_is_killed(manager: Systemd, folder: Path) -> None:
     agent = manager.start(folder)
     manager.until_ready()
     rank = Rank(folder)
