@@ -340,17 +340,24 @@ void ckpt_pool_sort(struct ckpt_pool *pool)
 	}
 }
 
-bool ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses)
+struct ckpt_slot *ckpt_pool_retake(struct ckpt_pool *pool, unsigned number, uint64_t uses)
 {
 	CKPT_ASSERT(number < pool->most);
 	struct ckpt_slot *slot = &pool->slots[number];
 
 	/* Its memory was given back. */
 	if (number >= pool->count)
-		return false;
-	if (slot->taken || slot->uses != uses || pool->waiter)
-		return false;
+		return NULL;
+	if (slot->taken || slot->uses != uses)
+		return NULL;
 	take(pool, slot);
+	return slot;
+}
+
+bool ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses)
+{
+	if (pool->waiter || !ckpt_pool_retake(pool, number, uses))
+		return false;
 	pool->lent_count++;
 	return true;
 }

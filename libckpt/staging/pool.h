@@ -65,6 +65,8 @@ void ckpt_pool_close(struct ckpt_pool *pool);
 /* A free slot, or NULL: the waiter is woken when one is put back. Its contents are undefined. */
 struct ckpt_slot *ckpt_pool_get(struct ckpt_pool *pool);
 void ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot);
+/* A certain slot with its contents, if it is free and its `uses` is equal; else NULL. As of ckpt_pool_get() otherwise. */
+struct ckpt_slot *ckpt_pool_retake(struct ckpt_pool *pool, unsigned number, uint64_t uses);
 /*
  * Lends a free slot for its contents, if its `uses` is equal and nobody waits for a slot. The borrower puts it back as
  * soon as it has copied them, so it may be counted as free.

@@ -843,8 +843,8 @@ PLANTED = [
         "a node's store that has a manifest alone is given the files", REMOTE, 78_007_001, rare=True),
     Planted(
         "slot-used-again-lent", "libckpt/staging/pool.c",
-        "\tif (slot->taken || slot->uses != uses || pool->waiter)\n",
-        "\tif (slot->taken || pool->waiter)\n",
+        "\tif (slot->taken || slot->uses != uses)\n",
+        "\tif (slot->taken)\n",
         "what the next save has put into a slot is not what the upload looks for", REMOTE),
     Planted(
         "use-not-counted", "libckpt/staging/pool.c",

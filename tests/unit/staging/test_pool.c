@@ -165,6 +165,38 @@ static void lent_slots_come_back_as_they_were(void **state)
 	ckpt_pool_close(pool);
 }
 
+/* A certain slot, with what it holds, as long as nobody has got it since. */
+static void slots_are_taken_back(void **state)
+{
+	struct ckpt_pool *pool = open_pool(UINT64_C(8) * BLOCK, BLOCK, false);
+	struct ckpt_slot *slots[8];
+
+	(void)state;
+	take_all(pool, slots, 8);
+	memset(ckpt_pool_slot(pool, 5)->data, 5, BLOCK);
+	assert_null(ckpt_pool_retake(pool, 5, 1));
+	for (unsigned i = 0; i < 8; i++)
+		ckpt_pool_put(pool, slots[i]);
+	assert_null(ckpt_pool_retake(pool, 5, 0));
+	for (unsigned times = 0; times < 2; times++) {
+		struct ckpt_slot *slot = ckpt_pool_retake(pool, 5, 1);
+
+		assert_ptr_equal(slot, ckpt_pool_slot(pool, 5));
+		assert_int_equal(slot->data[BLOCK - 1], 5);
+		assert_int_equal(ckpt_pool_free(pool), 7);
+		/* It is in use, and lent to nobody. */
+		assert_int_equal(ckpt_pool_lent(pool), 0);
+		assert_null(ckpt_pool_retake(pool, 5, 1));
+		assert_false(ckpt_pool_lend(pool, 5, 1));
+		ckpt_pool_put(pool, slot);
+	}
+	take_all(pool, slots, 8);
+	for (unsigned i = 0; i < 8; i++)
+		ckpt_pool_put(pool, slots[i]);
+	assert_null(ckpt_pool_retake(pool, 5, 1));
+	ckpt_pool_close(pool);
+}
+
 /* In whichever order: none is given out twice, and none is lost. */
 static void any_order(void **state)
 {
@@ -801,6 +833,7 @@ int main(void)
 		cmocka_unit_test(slots_are_apart_aligned_and_usable),
 		cmocka_unit_test(sorted_slots_come_in_the_order_in_which_they_lie),
 		cmocka_unit_test(lent_slots_come_back_as_they_were),
+		cmocka_unit_test(slots_are_taken_back),
 		cmocka_unit_test(any_order),
 		cmocka_unit_test(a_waiter_is_woken_when_a_slot_comes_back),
 		cmocka_unit_test(budgets_are_rounded_down_to_blocks),
