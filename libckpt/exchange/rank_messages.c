@@ -37,6 +37,7 @@ enum member {
 	COMPARED,
 	CLUE,
 	DIFFER,
+	FOLLOW,
 	RANK = BYTES,
 	NODE,
 	INDEX_DIGEST,
@@ -45,7 +46,9 @@ enum member {
 	PLAN,
 	ALIKE,
 	DIGESTS,
-	BALANCE
+	BALANCE,
+	STORED,
+	BASE
 };
 
 #define COMMON                                                                                     \
@@ -54,8 +57,9 @@ enum member {
 	[NONCE] = "nonce"
 
 static const char *const verdict_members[] = {COMMON, NULL};
-static const char *const outcome_members[] = {COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes",
-	[OPEN] = "open", [COMPARED] = "alike", [CLUE] = "clue", [DIFFER] = "differ", NULL};
+static const char *const outcome_members[] = {
+	COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes", [OPEN] = "open", [COMPARED] = "alike",
+	[CLUE] = "clue", [DIFFER] = "differ", [FOLLOW] = "follow", NULL};
 static const char *const rank_members[] = {
 	COMMON,
 	[ATTEMPT] = "attempt",
@@ -68,6 +72,8 @@ static const char *const rank_members[] = {
 	[ALIKE] = "common",
 	[DIGESTS] = "alike",
 	[BALANCE] = "balance",
+	[STORED] = "stored",
+	[BASE] = "base",
 	NULL,
 };
 
@@ -106,6 +112,7 @@ int ckpt_outcome_encode(const struct ckpt_outcome *outcome, struct ckpt_buf *out
 		ckpt_buf_printf(out, ",\"differ\":\"%016" PRIx64 "\"", outcome->differ);
 	else
 		ckpt_buf_puts(out, ",\"differ\":\"\"");
+	ckpt_buf_printf(out, ",\"follow\":%d", good && outcome->follow);
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -132,7 +139,9 @@ int ckpt_rank_record_encode(const struct ckpt_rank_record *record, struct ckpt_b
 		hex, rank->index_bytes, rank->shard_bytes, plan, common);
 	ckpt_buf_puts(out, ",\"alike\":");
 	ckpt_put_name(out, record->alike);
-	ckpt_buf_printf(out, ",\"balance\":\"%016" PRIx64 "\"", record->balance);
+	ckpt_buf_printf(out,
+		",\"balance\":\"%016" PRIx64 "\",\"stored\":%" PRIu64 ",\"base\":%" PRIu64,
+		record->balance, record->stored, record->base);
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -212,6 +221,12 @@ static bool read_outcome_member(struct ckpt_reader *r, int member, void *user)
 		outcome->open = number == 1;
 		return true;
 	}
+	if (member == FOLLOW) {
+		if (!ckpt_sealed_number(r, 0, 1, &number))
+			return false;
+		outcome->follow = number == 1;
+		return true;
+	}
 	if (member == DIFFER)
 		return read_differ(r, outcome);
 	if (member == CLUE)
@@ -255,6 +270,10 @@ static bool read_rank_member(struct ckpt_reader *r, int member, void *user)
 		return ckpt_sealed_number(r, 0, CKPT_INDEX_MAX, &rank->index_bytes);
 	case SHARD_BYTES:
 		return ckpt_sealed_number(r, 0, CKPT_SHARD_BYTES_MAX, &rank->shard_bytes);
+	case STORED:
+		return ckpt_sealed_number(r, 0, INT64_MAX, &record->stored);
+	case BASE:
+		return ckpt_sealed_number(r, 0, CKPT_STEP_MAX + 1, &record->base);
 	default:
 		return read_verdict(r, member, &record->verdict);
 	}

@@ -39,6 +39,7 @@ struct ckpt_outcome {
 	bool open;
 	char attempt[CKPT_ATTEMPT_CHARS];
 	uint64_t bytes; /* of all shards */
+	bool follow;    /* a commit: the next step may be stored as the difference to it */
 	char clue
 		/*
 		 * How ranks differ, if rank 0 does not know the names, see engine/ranks/replica_digest.h; "": unknown.
@@ -53,6 +54,8 @@ struct ckpt_rank_record {
 	struct ckpt_digest plan;   /* digest of names, types and boxes */
 	struct ckpt_digest common; /* digest of what all ranks must have alike */
 	uint64_t balance;          /* the sum over all ranks is 0 */
+	uint64_t stored;           /* size of the shard's file */
+	uint64_t base;             /* 1 and the step that it is the difference to; 0: to none */
 	char alike
 		/* Its digests, see engine/ranks/replica_digest.h; "": none. */
 		[CKPT_REPLICA_DIGEST_CHARS];

@@ -102,6 +102,7 @@ static void check(const void *value)
 	FUZZ_CHECK(fuzz_is_line(rank->node, strlen(rank->node)));
 	FUZZ_CHECK(rank->index_bytes <= CKPT_INDEX_MAX);
 	FUZZ_CHECK(rank->shard_bytes <= CKPT_SHARD_BYTES_MAX);
+	FUZZ_CHECK(told->record.base <= CKPT_STEP_MAX + 1);
 	FUZZ_CHECK(verdict->code < 0 || (rank->index_bytes > 0 && rank->shard_bytes > 0));
 }
 
@@ -128,6 +129,7 @@ static bool same(const void *value, const void *again)
 			       (strcmp(a->outcome.attempt, b->outcome.attempt) == 0 &&
 				       a->outcome.bytes == b->outcome.bytes &&
 				       a->outcome.alike == b->outcome.alike &&
+				       a->outcome.follow == b->outcome.follow &&
 				       a->outcome.compared == b->outcome.compared &&
 				       a->outcome.differ == b->outcome.differ));
 	/* One that failed has no files, and its attempt is not told. */
@@ -137,6 +139,7 @@ static bool same(const void *value, const void *again)
 		       ckpt_digest_equal(&x->index_digest, &y->index_digest) &&
 		       x->index_bytes == y->index_bytes && x->shard_bytes == y->shard_bytes &&
 		       a->record.balance == b->record.balance &&
+		       a->record.stored == b->record.stored && a->record.base == b->record.base &&
 		       strcmp(a->record.alike, b->record.alike) == 0);
 }
 

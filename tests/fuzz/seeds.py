@@ -146,6 +146,13 @@ def claim():
     yield from sealed_malice(good)
 
 
+def bases_told(good, outcome):
+    yield "outcome-follow-twice", seal({**outcome, "follow": 2})
+    yield "rank-of-no-base", seal({**good, "base": 0})
+    yield "rank-base-too-great", seal({**good, "base": 10**10 + 1})
+    yield "rank-stored-too-much", seal({**good, "stored": 2**63})
+
+
 def records():
     about = {"generation": 3, "step": 70, "nonce": ATTEMPT}
     good = head(
@@ -164,9 +171,10 @@ def records():
         alike="",
         balance=ATTEMPT,
     )
+    good |= {"stored": 2**39, "base": 70}
     verdict = head("verdict", code=28, reason="No space left on device", **about)
     outcome = head("outcome", code=0, reason="", **about, attempt=ATTEMPT, bytes=2**50)
-    outcome |= {"open": 0, "alike": 0, "clue": "", "differ": ""}
+    outcome |= {"open": 0, "alike": 0, "clue": "", "differ": "", "follow": 1}
     node = head(
         "node",
         key="g000001/f.json",
@@ -196,6 +204,7 @@ def records():
     yield "outcome-differ-short", seal({**outcome, "differ": "fedcba"})
     yield "outcome-differ-of-letters", seal({**outcome, "differ": "-edcba987654321x"})
     yield "outcome-bytes-too-many", seal({**outcome, "bytes": 2**63})
+    yield from bases_told(good, outcome)
     yield "step-skipped", seal({**outcome, "code": 10013, "reason": "busy", "bytes": 0})
     yield "step-too-great", seal({**outcome, "step": 10**10})
     yield "nonce-short", seal({**outcome, "nonce": "12"})

@@ -24,6 +24,8 @@ static struct ckpt_rank_record a_record(void)
 	memset(record.plan.bytes, 0x5a, sizeof(record.plan.bytes));
 	memset(record.common.bytes, 0xc3, sizeof(record.common.bytes));
 	record.balance = UINT64_C(0xfedcba9876543210);
+	record.stored = UINT64_C(1) << 39;
+	record.base = 70;
 	memset(record.alike, 'f', sizeof(record.alike) - 1);
 	return record;
 }
@@ -51,6 +53,8 @@ static void test_there_and_back(void **state)
 	assert_true(ckpt_digest_equal(&out.plan, &in.plan));
 	assert_true(ckpt_digest_equal(&out.common, &in.common));
 	assert_int_equal(out.balance, in.balance);
+	assert_int_equal(out.stored, in.stored);
+	assert_int_equal(out.base, in.base);
 	assert_string_equal(out.alike, in.alike);
 	ckpt_buf_free(&buf);
 }
@@ -129,7 +133,8 @@ static void check_sealed(const char *json, bool good)
 #define PART(attempt, rank, digest, bytes, shard)                                                  \
 	",\"attempt\":\"" attempt "\",\"rank\":" rank ",\"node\":\"\",\"index_digest\":\"" digest  \
 	"\",\"index_bytes\":" bytes ",\"shard_bytes\":" shard ",\"plan\":\"" digest                \
-	"\",\"common\":\"" digest "\",\"alike\":\"\",\"balance\":\"0000000000000000\""
+	"\",\"common\":\"" digest "\",\"alike\":\"\",\"balance\":\"0000000000000000\""             \
+	",\"stored\":" shard ",\"base\":0"
 #define BODY(code, rank, attempt, digest, bytes)                                                   \
 	HEAD VERDICT(code, "1", "0", ATTEMPT) PART(attempt, rank, digest, bytes, "1")
 #define DIGEST ATTEMPT ATTEMPT
@@ -179,13 +184,16 @@ static void test_outcome(void **state)
 	assert_true(out.bytes == in.bytes);
 	assert_string_equal(out.clue, in.clue);
 	assert_false(out.compared);
+	assert_false(out.follow);
 	buf.len = 0;
+	in.follow = true;
 	in.compared = true;
 	in.differ = UINT64_C(0xfedcba9876543210);
 	assert_int_equal(ckpt_outcome_encode(&in, &buf), 0);
 	assert_int_equal(ckpt_outcome_decode(buf.data, buf.len, "key", NULL, &out), 0);
 	assert_true(out.compared);
 	assert_true(out.differ == in.differ);
+	assert_true(out.follow);
 	buf.len = 0;
 	in.verdict.code = CKPT_ESKIPPED;
 	in.attempt[0] = '\0';
@@ -213,7 +221,7 @@ static void check_differ(const char *differ, bool good)
 	ckpt_buf_printf(&buf,
 		"{\"format\":[1,0],\"kind\":\"outcome\"" VERDICT("0", "1", "0",
 			ATTEMPT) ",\"attempt\":\"" ATTEMPT "\",\"bytes\":1,\"open\":0,\"alike\":0,"
-				 "\"clue\":\"\",\"differ\":\"%s\"",
+				 "\"clue\":\"\",\"differ\":\"%s\",\"follow\":0",
 		differ);
 	ckpt_sealed_finish(&buf);
 	assert_int_equal(
