@@ -62,7 +62,14 @@ enum ckpt_encoding {
 	 * so it takes processor time; they have up to 16 encoders of about 20 MiB (with blocks of 8 MiB), one for each
 	 * worker and two more. The first save allocates them.
 	 */
-	CKPT_ENCODING_COMPACT = 1
+	CKPT_ENCODING_COMPACT = 1,
+	/*
+	 * As COMPACT, and what has changed little since the last step as the difference to it: such a step needs that one, and
+	 * retention keeps it. It is not done where the staging memory does not hold two states of this rank, in the first
+	 * step of a process, after a step that failed, in steps that keep_every keeps or that go to a remote store, and
+	 * after 16 steps or when the differences have come to as much as a step by itself.
+	 */
+	CKPT_ENCODING_DELTA = 2
 };
 
 /* How the tensors of a step are stored in the remote store. */

@@ -68,12 +68,14 @@ static int check_node(const struct ckpt_engine_opts *o)
 
 static int check_encoding(const struct ckpt_engine_opts *o)
 {
-	if (o->encoding > CKPT_ENCODING_COMPACT)
+	if (o->encoding > CKPT_ENCODING_DELTA)
 		return bad_option("encoding", o->encoding, "an enum ckpt_encoding");
-	if (o->encoding == CKPT_ENCODING_COMPACT && !CKPT_HAVE_CODEC)
+	if (o->encoding != CKPT_ENCODING_PLAIN && !CKPT_HAVE_CODEC)
 		return ckpt_fail(ckpt_error_here(), CKPT_EUNSUPPORTED,
-			"ckpt_engine_opts.encoding is CKPT_ENCODING_COMPACT: this library was "
-			"built without zstd, and stores shards plain only");
+			"ckpt_engine_opts.encoding is %s: this library was built without zstd, and "
+			"stores shards plain only",
+			o->encoding == CKPT_ENCODING_DELTA ? "CKPT_ENCODING_DELTA"
+							   : "CKPT_ENCODING_COMPACT");
 	if (o->remote_encoding > CKPT_REMOTE_COMPACT)
 		return bad_option(
 			"remote_encoding", o->remote_encoding, "an enum ckpt_remote_encoding");

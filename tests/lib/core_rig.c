@@ -188,12 +188,14 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 		.chunk_bytes =
 			config->chunk_bytes ? config->chunk_bytes : ckpt_min_u64(CHUNK, block),
 		.encoders = config->encoders,
+		.delta = config->delta,
 		.sharers = config->sharers,
 		.save_timeout_ms = config->timeout_ms ? config->timeout_ms : SAVE_MS,
 		.rank = config->rank,
 		.world = config->world,
 		.session = "rig",
 		.keep_last = config->keep_last,
+		.keep_every = config->keep_every,
 		.remote_every = config->remote_every,
 		.remote_keep_last = config->remote_keep_last,
 		.remote_keep_every = config->remote_keep_every,
@@ -215,9 +217,8 @@ void core_rig_make(struct core_rig *rig, const struct core_rig_config *config)
 	rig->now_ns = MILLISECOND;
 	rig->root = open(config->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	must(rig->root >= 0, "open");
-	rig->remote = -1;
-	if (config->remote)
-		rig->remote = open(config->remote, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	rig->remote =
+		config->remote ? open(config->remote, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
 	must(!config->remote || rig->remote >= 0, "open");
 	must(ckpt_log_open(CKPT_LOG_DEBUG, &rig->log) == 0, "log");
 	must(ckpt_inbox_init(&rig->inbox) == 0, "inbox");

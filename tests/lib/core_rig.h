@@ -28,7 +28,9 @@ struct core_rig_config {
 	uint64_t chunk_bytes;               /* 0: 16 KiB */
 	uint32_t align;                     /* of requests to the disk; 0: 1 */
 	uint32_t encoders;                  /* shards are stored encoded; 0: plain */
+	bool delta;                         /* with encoders: as the difference to the last step */
 	uint64_t keep_last;
+	uint64_t keep_every;
 	uint64_t remote_every;
 	uint64_t remote_keep_last; /* with a grace of a minute */
 	uint64_t remote_keep_every;

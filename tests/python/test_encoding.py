@@ -96,6 +96,37 @@ def test_a_mixed_training_is_resumed(
     assert set(report["model"]) == set(run.model.state_dict())
 
 
+def test_steps_are_differences(opened: Any, store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What has not changed is not written again; each step that is needed is there, bit for bit."""
+    caplog.set_level(logging.INFO, "libckpt")
+    frozen = torch.randn(300_000, generator=torch.Generator().manual_seed(1))
+    head = torch.zeros(1000)
+    state = {"frozen": frozen, "head": head}
+    sizes = []
+    with opened(state, encoding="delta", pool_bytes=128 << 20, keep_last=2) as ckpt:
+        for step in range(1, 6):
+            head += step
+            save = ckpt.save(step)
+            save.wait()
+            sizes.append(save.info.bytes_stored)
+    assert max(sizes[1:]) < sizes[0] / 50
+    assert caplog.text.count("as the difference to the last step") == 4
+    # Two are kept, and all that they need.
+    assert [step.step for step in libckpt.list_steps(store)] == [5, 4, 3, 2, 1]
+    for step in range(1, 6):
+        loaded = libckpt.load(store, step=step)
+        assert torch.equal(loaded["frozen"], frozen)
+        assert torch.equal(loaded["head"], torch.full((1000,), step * (step + 1) / 2.0))
+    again = {"frozen": torch.empty_like(frozen), "head": torch.empty_like(head)}
+    with opened(again, encoding="delta", pool_bytes=128 << 20, keep_last=2) as ckpt:
+        assert ckpt.resume() == 5
+        assert torch.equal(again["frozen"], frozen)
+        # The first one of a process needs no other. Two such make the others expire.
+        save = ckpt.save(6)
+        save.wait()
+        assert save.info.bytes_stored > sizes[0] / 2
+
+
 def test_other_values_are_refused(opened: Any) -> None:
     encoding: Any
     for encoding in ("zstd", "", None, 1):

@@ -39,6 +39,26 @@ static bool newer(const struct oracle_record *a, const struct oracle_record *b)
 	return a->generation != b->generation ? a->generation > b->generation : a->step > b->step;
 }
 
+/* The manifest of another step says that it needs this one. */
+static bool is_needed(
+	struct sim_disk *disk, const struct oracle *oracle, const struct oracle_record *r)
+{
+	char path[CKPT_PATH_MAX];
+	char word[64];
+
+	(void)snprintf(word, sizeof(word), "[%llu,%llu]", (unsigned long long)r->generation,
+		(unsigned long long)r->step);
+	for (size_t i = 0; i < oracle->record_count; i++) {
+		const struct oracle_record *other = &oracle->records[i];
+
+		ckpt_name_manifest(path, other->generation, other->step);
+		if (newer(other, r) && look_at(disk, other->generation, other->step) == COMMITTED &&
+			holds(sim_disk_find(disk, path), word))
+			return true;
+	}
+	return false;
+}
+
 /* A record of a step that retention must have let go: enough of those after it are there. */
 static bool must_go(struct sim_disk *disk, const struct oracle *oracle, uint64_t generation,
 	const struct oracle_retention *retention, const struct oracle_record *r)
@@ -46,7 +66,8 @@ static bool must_go(struct sim_disk *disk, const struct oracle *oracle, uint64_t
 	uint64_t after = 0;
 	bool stays = oracle_stays(retention, r->step, oracle_reaches(oracle, generation, r));
 
-	if (stays || retention->keep_last == 0 || !oracle_same_run(oracle, generation, r))
+	if (stays || retention->keep_last == 0 || !oracle_same_run(oracle, generation, r) ||
+		is_needed(disk, oracle, r))
 		return false;
 	for (size_t i = 0; i < oracle->record_count; i++) {
 		const struct oracle_record *other = &oracle->records[i];
@@ -246,6 +267,33 @@ static uint64_t size_of(struct sim_disk *disk, uint64_t generation, uint64_t ste
 	return sim_disk_find(disk, path)->cached_size;
 }
 
+/* All steps that a manifest names are there as well. */
+static void check_bases(
+	const struct visit *v, const struct sim_inode *file, uint64_t generation, uint64_t step)
+{
+	static const char word[] = "\"bases\":[";
+	const char *end = file->cached + file->cached_size;
+	const char *at = memmem(file->cached, file->cached_size, word, strlen(word));
+	char text[1024] = "";
+	int read = 0;
+
+	/* What a process has published that did not know of its successor is in no lineage, and its successor did not know of it. */
+	if (!at || oracle_lives_on(v->oracle, generation))
+		return;
+	at += strlen(word);
+	memcpy(text, at, ckpt_min_u64((uint64_t)(end - at), sizeof(text) - 1));
+	at = text;
+	/* NOLINTBEGIN(cert-err34-c): numbers that the product wrote */
+	for (unsigned long long g, s; sscanf(at, "[%llu,%llu]%n", &g, &s, &read) == 2;) {
+		if (look_at(v->disk, g, s) != COMMITTED)
+			sim_violation(v->sim,
+				"step %llu of generation %llu needs step %llu, which is not there",
+				(unsigned long long)step, (unsigned long long)generation, s);
+		at += read + (at[read] == ',');
+	}
+	/* NOLINTEND(cert-err34-c) */
+}
+
 static void see_whole(void *arg, uint64_t generation, uint64_t step)
 {
 	static const char word[] = "\"ranks\":[";
@@ -275,11 +323,12 @@ static void see_whole(void *arg, uint64_t generation, uint64_t step)
 			(unsigned long long)step, (unsigned long long)generation,
 			(unsigned long long)index, (unsigned long long)shard,
 			(unsigned long long)encoded);
+	check_bases(v, file, generation, step);
 }
 
 void audit_visible(struct sim *sim, struct sim_disk *disk, const struct oracle *oracle)
 {
-	struct visit visit = {.sim = sim, .disk = disk};
+	struct visit visit = {.sim = sim, .disk = disk, .oracle = oracle};
 
 	if (!oracle->any_damage)
 		walk(disk, see_whole, &visit);

@@ -308,11 +308,24 @@ bool oracle_let_go(struct oracle *oracle, uint64_t generation, uint64_t step, bo
 	return before;
 }
 
+enum oracle_harm oracle_harm_of(const struct oracle *oracle, const struct oracle_record *record)
+{
+	enum oracle_harm harm = record->harm;
+
+	for (size_t i = 0; oracle->chains && i < oracle->record_count; i++) {
+		const struct oracle_record *other = &oracle->records[i];
+		if (other->generation == record->generation && other->step < record->step &&
+			other->harm > harm)
+			harm = other->harm;
+	}
+	return harm;
+}
+
 bool oracle_whole(const struct oracle *oracle, uint64_t generation, uint64_t step)
 {
 	const struct oracle_record *r = find_record((struct oracle *)oracle, generation, step);
 
-	return r && r->harm == ORACLE_WHOLE && oracle->marker == ORACLE_WHOLE;
+	return r && oracle_harm_of(oracle, r) == ORACLE_WHOLE && oracle->marker == ORACLE_WHOLE;
 }
 
 bool oracle_only(const struct oracle *oracle, const struct oracle_view *view, uint64_t generation,
@@ -364,7 +377,7 @@ static bool owes_from(const struct oracle *oracle, const struct oracle_view *vie
 	const struct oracle_gen *newest, const struct oracle_record *record)
 {
 	if (!record->acked_at || record->acked_at > view->time || record->let_go ||
-		harmed(oracle, record->harm) || harmed(oracle, oracle->marker))
+		harmed(oracle, oracle_harm_of(oracle, record)) || harmed(oracle, oracle->marker))
 		return false;
 	return in_known_lineage(oracle, newest, record);
 }
@@ -376,14 +389,16 @@ bool oracle_owes(const struct oracle *oracle, const struct oracle_view *view,
 }
 
 /* As what it is; or as bad, or as not to be read this time. */
-static bool lists(const struct ckpt_scan *scan, const struct oracle_record *record)
+static bool lists(const struct oracle *oracle, const struct ckpt_scan *scan,
+	const struct oracle_record *record)
 {
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		if (s->generation != record->generation || s->step != record->step)
 			continue;
 		return s->state == CKPT_STEP_COMMITTED ||
-		       (s->state == CKPT_STEP_QUARANTINED && record->harm != ORACLE_WHOLE) ||
+		       (s->state == CKPT_STEP_QUARANTINED &&
+			       oracle_harm_of(oracle, record) != ORACLE_WHOLE) ||
 		       (s->state == CKPT_STEP_BROKEN && s->code > CKPT_EINTEGRITY);
 	}
 	return false;
@@ -418,7 +433,7 @@ void oracle_listed(struct oracle *oracle, uint64_t since, const struct ckpt_scan
 	for (size_t i = 0; i < oracle->record_count; i++) {
 		const struct oracle_record *r = &oracle->records[i];
 		if (oracle_owes(oracle, &view, r) && oracle_owes(oracle, &now, r) &&
-			!lists(scan, r))
+			!lists(oracle, scan, r))
 			sim_violation(oracle->sim,
 				"step %llu of generation %llu was acknowledged, and is not listed",
 				(unsigned long long)r->step, (unsigned long long)r->generation);
@@ -457,7 +472,7 @@ size_t oracle_owed(const struct oracle *oracle, const struct oracle_view *view)
 	size_t count = 0;
 
 	for (size_t i = 0; i < oracle->record_count; i++)
-		count += oracle->records[i].harm == ORACLE_WHOLE &&
+		count += oracle_harm_of(oracle, &oracle->records[i]) == ORACLE_WHOLE &&
 			 oracle_owes(oracle, view, &oracle->records[i]);
 	return count;
 }
@@ -473,7 +488,7 @@ static const struct oracle_record *owed(const struct oracle *oracle, const struc
 		if (asked <= CKPT_STEP_MAX && r->step != asked)
 			continue;
 		/* Once it was marked bad it is given only to those who ask for it by its number. */
-		if (asked > CKPT_STEP_MAX && r->harm != ORACLE_WHOLE)
+		if (asked > CKPT_STEP_MAX && oracle_harm_of(oracle, r) != ORACLE_WHOLE)
 			continue;
 		if (owes_from(oracle, view, newest, r) && (!best || newer(r, best)))
 			best = r;
@@ -545,7 +560,7 @@ static void judge_damage(struct oracle *oracle, int code, const struct oracle_na
 		sim_violation(oracle->sim, "a restore says %s, and not of which step",
 			ckpt_strerror(code));
 	/* Beside the marker of another run every step is a stranger. */
-	else if (r && r->harm == ORACLE_WHOLE &&
+	else if (r && oracle_harm_of(oracle, r) == ORACLE_WHOLE &&
 		 !(code == CKPT_EINTEGRITY && harmed(oracle, oracle->marker)))
 		sim_violation(oracle->sim,
 			"step %llu of generation %llu was not damaged, but a restore says: %s",

@@ -60,6 +60,7 @@ struct oracle {
 	enum oracle_harm marker;
 	enum oracle_harm claims[ORACLE_GENS]; /* by generation */
 	bool any_damage;
+	bool chains;   /* a step may need those before it in its generation */
 	uint64_t hits; /* of lies and damage, so far */
 	bool healed;
 };
@@ -102,6 +103,8 @@ void oracle_committed(struct oracle *oracle, uint64_t generation, uint64_t step,
 void oracle_healed(struct oracle *oracle);
 /* A user removes it; false: was told that it stays. Returns how it was before. */
 bool oracle_let_go(struct oracle *oracle, uint64_t generation, uint64_t step, bool gone);
+/* What has happened to its files, and to those of steps that it may need. */
+enum oracle_harm oracle_harm_of(const struct oracle *oracle, const struct oracle_record *record);
 /* Nothing has happened to its files, nor to what says of which run they are. */
 bool oracle_whole(const struct oracle *oracle, uint64_t generation, uint64_t step);
 /* Nothing else was ever saved in its lineage. */

@@ -64,6 +64,7 @@ static int open_core(struct sim_proc *proc, bool reader, bool anew)
 	struct ckpt_core_config config = {.block_bytes = proc->block_bytes,
 		.chunk_bytes = proc->chunk_bytes,
 		.encoders = proc->encoders,
+		.delta = proc->delta,
 		.keep_last = plan->keep_last,
 		.keep_every = plan->keep_every,
 		.save_timeout_ms = plan->timeout_ms,
@@ -110,8 +111,9 @@ struct sim_proc *proc_start(
 	/* Each its own: a store is read with other sizes than it was written with. */
 	proc->block_bytes = 4096u << sim_below(&world->sim, 3);
 	proc->chunk_bytes = UINT64_C(512) << sim_below(&world->sim, 4);
-	proc->slots = (unsigned)sim_between(&world->sim, 4, 16);
+	proc->slots = (unsigned)sim_between(&world->sim, 4, plan->delta ? 64 : 16);
 	proc->encoders = plan->encodes ? (uint32_t)sim_below(&world->sim, 4) : 0;
+	proc->delta = plan->delta && proc->encoders > 0 && sim_chance(&world->sim, 9000);
 	struct sim_io_config io = {.inbox = &proc->inbox,
 		.owner = proc->id,
 		.node = node,

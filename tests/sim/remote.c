@@ -739,7 +739,7 @@ int main(int argc, char **argv)
 	int r = ckpt_log_open(CKPT_LOG_DEBUG, &the_log);
 	CKPT_ASSERT(r == 0);
 	remote_net_open();
-	sim_pool_keep();
+	sim_pool_keep(true);
 	int code = sim_main(argc, argv, &program);
 	remote_net_close();
 	ckpt_log_close(the_log);

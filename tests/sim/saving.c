@@ -111,7 +111,8 @@ static void train(struct sim_user *u)
 	/* The first step of all may be step 0. */
 	bool first = u->counts.posted == 0 && u->step == 0 && !u->resumed;
 	u->step += u->again ? 0 : sim_between(&world->sim, first ? 0 : 1, 3);
-	u->version = sim_random(&world->sim) >> 16;
+	u->version = world->plan.delta ? ++world->next_version * SIM_SLOW_VERSIONS
+				       : sim_random(&world->sim) >> 16;
 	compute_all(u, u->version);
 }
 
@@ -499,6 +500,7 @@ void user_observe(struct sim_user *u)
 	u->committed = true;
 	world->counts.acked += u->acked;
 	world->counts.gpu += u->acked && on_gpu(u);
+	world->counts.based += u->acked && u->save->run.count > 0;
 	u->counts.acked++;
 	u->counts.last_acked = u->saved_step;
 	u->retained = u->retention;

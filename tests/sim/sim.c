@@ -32,6 +32,7 @@ static void count(void)
 	sums.ranks += the_world->rank_count;
 	sums.counts.acked += counts->acked;
 	sums.counts.gpu += counts->gpu;
+	sums.counts.based += counts->based;
 	sums.counts.restored += counts->restored;
 	sums.counts.refused += counts->refused;
 	sums.counts.lies += counts->lies;
@@ -46,12 +47,14 @@ static void print(void)
 	typedef unsigned long long ull;
 	const struct world_counts *counts = &sums.counts;
 
-	(void)printf(" acknowledged=%llu of_gpus=%llu restored=%llu two_writers=%llu "
-		     "claim_races=%llu told=%llu "
-		     "lies=%llu repaired=%llu refused=%llu given_up=%llu ranks=%llu",
-		(ull)counts->acked, (ull)counts->gpu, (ull)counts->restored, (ull)sums.rivalled,
-		(ull)counts->races, (ull)counts->told, (ull)counts->lies, (ull)counts->repaired,
-		(ull)counts->refused, (ull)counts->abandoned, (ull)sums.ranks);
+	(void)printf(
+		" acknowledged=%llu of_gpus=%llu differences=%llu restored=%llu two_writers=%llu "
+		"claim_races=%llu told=%llu "
+		"lies=%llu repaired=%llu refused=%llu given_up=%llu ranks=%llu",
+		(ull)counts->acked, (ull)counts->gpu, (ull)counts->based, (ull)counts->restored,
+		(ull)sums.rivalled, (ull)counts->races, (ull)counts->told, (ull)counts->lies,
+		(ull)counts->repaired, (ull)counts->refused, (ull)counts->abandoned,
+		(ull)sums.ranks);
 }
 
 int main(int argc, char **argv)

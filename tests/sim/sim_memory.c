@@ -63,6 +63,7 @@ void *__real_ckpt_alloc(size_t size);
 void __real_ckpt_free(void *ptr);
 struct ckpt_slot *__real_ckpt_pool_get(struct ckpt_pool *pool);
 void __real_ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot);
+struct ckpt_slot *__real_ckpt_pool_retake(struct ckpt_pool *pool, unsigned number, uint64_t uses);
 bool __real_ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses);
 void __real_ckpt_pool_take_back(struct ckpt_pool *pool, unsigned number);
 void *__wrap_ckpt_alloc(size_t size);
@@ -73,6 +74,7 @@ void *__wrap_ckpt_memdup(const void *data, size_t size);
 void __wrap_ckpt_free(void *ptr);
 struct ckpt_slot *__wrap_ckpt_pool_get(struct ckpt_pool *pool);
 void __wrap_ckpt_pool_put(struct ckpt_pool *pool, struct ckpt_slot *slot);
+struct ckpt_slot *__wrap_ckpt_pool_retake(struct ckpt_pool *pool, unsigned number, uint64_t uses);
 bool __wrap_ckpt_pool_lend(struct ckpt_pool *pool, unsigned number, uint64_t uses);
 void __wrap_ckpt_pool_take_back(struct ckpt_pool *pool, unsigned number);
 
@@ -203,10 +205,22 @@ static struct taken *find_taken(struct ckpt_pool *pool, const struct ckpt_slot *
 	return &taken[i];
 }
 
-/* The rest of the run must not read what a save or restore left in a slot, unless it goes on to a bucket. */
+/*
+ * The rest of the run must not read what a save or restore left in a slot, unless it goes on to a bucket, or the next save is the
+ * difference to it.
+ */
 struct ckpt_slot *__wrap_ckpt_pool_get(struct ckpt_pool *pool)
 {
 	struct ckpt_slot *slot = __real_ckpt_pool_get(pool);
+
+	if (slot)
+		note_taken(pool, slot, false);
+	return slot;
+}
+
+struct ckpt_slot *__wrap_ckpt_pool_retake(struct ckpt_pool *pool, unsigned number, uint64_t uses)
+{
+	struct ckpt_slot *slot = __real_ckpt_pool_retake(pool, number, uses);
 
 	if (slot)
 		note_taken(pool, slot, false);
@@ -334,9 +348,9 @@ struct ckpt_pool *sim_pool_open(unsigned slots, uint32_t block_bytes)
 	return NULL;
 }
 
-void sim_pool_keep(void)
+void sim_pool_keep(bool contents)
 {
-	keeps = true;
+	keeps = contents;
 }
 
 void sim_pool_sweep(struct ckpt_pool *pool)

@@ -32,8 +32,8 @@ void sim_memory_sweep(unsigned owner);
  */
 struct ckpt_pool *sim_pool_open(unsigned slots, uint32_t block_bytes);
 void sim_pool_sweep(struct ckpt_pool *pool);
-/* From now on what was in a slot stays in it. */
-void sim_pool_keep(void);
+/* Whether from now on what was in a slot stays in it. */
+void sim_pool_keep(bool contents);
 /* At the end of the program. */
 void sim_pool_close_all(void);
 

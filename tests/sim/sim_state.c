@@ -81,18 +81,30 @@ void sim_state_free(struct sim_state *state)
 	*state = (struct sim_state){0};
 }
 
-/* Eight bytes of a tensor's contents. */
-static uint64_t word(uint64_t version, size_t tensor, uint64_t number)
+/* The version in which these eight bytes were last changed. */
+static uint64_t changed(uint64_t version, size_t tensor, uint64_t number)
 {
+	uint64_t line = sim_mix64((tensor << 40) + number / 8) % 8;
+
+	return version % SIM_SLOW_VERSIONS ? version : (version / SIM_SLOW_VERSIONS + line) / 8;
+}
+
+/* Eight bytes of a tensor's contents. */
+static uint64_t word(
+	const struct sim_shape *shape, uint64_t version, size_t tensor, uint64_t number)
+{
+	if (shape->slow)
+		version = changed(version, tensor, number);
 	return sim_mix64(version * UINT64_C(0x9e3779b97f4a7c15) + (tensor << 40) + number);
 }
 
-static void contents(uint64_t version, size_t tensor, uint64_t offset, uint64_t length, char *out)
+static void contents(const struct sim_shape *shape, uint64_t version, size_t tensor,
+	uint64_t offset, uint64_t length, char *out)
 {
 	uint64_t end = offset + length;
 
 	for (uint64_t at = offset; at < end;) {
-		uint64_t value = word(version, tensor, at / 8);
+		uint64_t value = word(shape, version, tensor, at / 8);
 		uint64_t skip = at % 8;
 		uint64_t n = ckpt_min_u64(8 - skip, end - at);
 		if (n == 8)
@@ -120,7 +132,8 @@ void sim_state_fill_parts(struct sim_state *state, unsigned parts, uint64_t vers
 		uint64_t row = (uint64_t)t->shape[1] * t->item;
 		uint64_t pitch = (uint64_t)t->strides[0] * t->item;
 		for (uint64_t r = 0; r < (uint64_t)t->shape[0]; r++)
-			contents(version, i, r * row, row, state->memory[i] + r * pitch);
+			contents(state->shape, version, i, r * row, row,
+				state->memory[i] + r * pitch);
 	}
 }
 
@@ -143,7 +156,7 @@ bool sim_state_check_range(const struct sim_shape *shape, size_t tensor, uint64_
 	char *right = sim_alloc(length);
 
 	CKPT_ASSERT(tensor < shape->count);
-	contents(version, tensor, offset, length, right);
+	contents(shape, version, tensor, offset, length, right);
 	bool same = memcmp(right, bytes, length) == 0;
 	free(right);
 	return same;

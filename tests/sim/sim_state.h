@@ -9,8 +9,10 @@
 #include <ckpt/restore.h>
 #include "sim.h"
 
-#define SIM_TENSORS_MAX 10
-#define SIM_SHAPES      2
+#define SIM_TENSORS_MAX   10
+#define SIM_SHAPES        2
+/* Of a slow state: versions that are multiples of this follow each other, and others have nothing in common with them. */
+#define SIM_SLOW_VERSIONS UINT64_C(8)
 
 struct sim_tensor {
 	char name[32];
@@ -29,6 +31,7 @@ struct sim_tensor {
 struct sim_shape {
 	size_t count;
 	struct sim_tensor tensors[SIM_TENSORS_MAX];
+	bool slow; /* from one version to the next an eighth of each state changes, in lines of 64 bytes */
 };
 
 struct sim_state {

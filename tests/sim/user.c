@@ -604,7 +604,7 @@ static const struct oracle_record *next_record(struct sim_user *u)
 
 	while (u->next_record < oracle->record_count) {
 		const struct oracle_record *r = &oracle->records[u->next_record++];
-		if (r->harm != ORACLE_WHOLE || oracle_owes(oracle, &u->view, r))
+		if (oracle_harm_of(oracle, r) != ORACLE_WHOLE || oracle_owes(oracle, &u->view, r))
 			return r;
 	}
 	return NULL;
@@ -630,7 +630,7 @@ static int inspect_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	while ((r = next_record(u))) {
-		u->reading.verify = r->harm != ORACLE_WHOLE;
+		u->reading.verify = oracle_harm_of(&u->proc->rank->oracle, r) != ORACLE_WHOLE;
 		reading_start(&u->reading, u, r->step);
 		CKPT_AWAIT(task, !reading_active(&u->reading));
 		if (!u->reading.good)

@@ -56,6 +56,7 @@ struct sim_proc {
 	uint32_t block_bytes;
 	uint64_t chunk_bytes;
 	uint32_t encoders; /* 0: it stores steps plain */
+	bool delta;        /* as the difference to the last step */
 	unsigned slots;
 	unsigned awaits; /* frozen until that process has claimed or is dead; 0: by time alone */
 	struct sim_user user;
@@ -77,7 +78,8 @@ struct world_plan {
 	bool readers;
 	bool repairs; /* of steps, while no process runs */
 	bool encodes; /* processes store steps encoded, or plain */
-	bool calm;    /* at the end those who live go on undisturbed, before somebody looks */
+	bool delta; /* and as the difference to the last step; most of a state stays from step to step */
+	bool calm; /* at the end those who live go on undisturbed, before somebody looks */
 	uint64_t space;
 	unsigned events; /* then the run is brought to its end */
 };
@@ -92,6 +94,7 @@ enum world_phase {
 struct world_counts {
 	uint64_t acked;     /* saves */
 	uint64_t gpu;       /* of these with tensors on a GPU */
+	uint64_t based;     /* of these that need another step */
 	uint64_t restored;  /* and compared */
 	uint64_t refused;   /* restores, for what was damaged */
 	uint64_t lies;      /* of disks */
@@ -108,6 +111,7 @@ struct world {
 	unsigned rank_count;
 	struct sim_proc *procs[WORLD_PROCS]; /* those of a rank together */
 	unsigned next_id;
+	uint64_t next_version; /* of states that change little */
 	unsigned turns;
 	unsigned exciting; /* events during which trouble is more likely */
 	enum world_phase phase;

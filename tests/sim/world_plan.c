@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a run is about, and which kinds of trouble it has. */
+#include "sim_memory.h"
 #include "world.h"
 
 /* Which sixteenth of the seeds has repairs. */
@@ -85,6 +86,9 @@ static void pick_ranks(struct world *world)
 		oracle_start(&rank->oracle, sim);
 		sim_shapes_pick(sim, rank->shapes);
 		sim_shapes_place(rank->shapes, sim_mix64(sim->seed + (uint64_t)i * 77 + 7));
+		for (unsigned k = 0; k < SIM_SHAPES; k++)
+			rank->shapes[k].slow = world->plan.delta;
+		rank->oracle.chains = world->plan.delta;
 		sim_disk_set_space(rank->disk, world->plan.space);
 	}
 }
@@ -110,7 +114,12 @@ void world_pick(struct world *world)
 	plan->calm = sim_chance(sim, 5000);
 	/* By the number of the seed, so that the others draw what they have always drawn. */
 	plan->repairs = sim->seed % 16 == REPAIRS || sim->seed / 1000000 == 79;
-	plan->encodes = sim->seed / 1000000 == 74;
+	plan->delta = sim->seed / 1000000 == 75;
+	plan->encodes = sim->seed / 1000000 == 74 || plan->delta;
+	sim_pool_keep(plan->delta);
+	/* Of a state that changes little the few bytes that are sampled may be the same. */
+	if (plan->delta)
+		sim->mix[SIM_EARLY] = 0;
 	plan->space = UINT64_MAX;
 	plan->events = (unsigned)sim_between(sim, 500, 6000);
 	if (plan->zombies && !sim->mix[SIM_FREEZE])

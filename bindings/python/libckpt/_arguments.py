@@ -31,7 +31,7 @@ def ways(pool_bytes: int, io: str, busy: str, save_timeout: float) -> dict[str, 
 def stored(encoding: str, replicas: str) -> dict[str, Any]:
     """How a step is stored, and whether one is of which ranks differ."""
     return {
-        "encoding": one_of("encoding", encoding, ("plain", "compact")),
+        "encoding": one_of("encoding", encoding, ("plain", "compact", "delta")),
         "replicas": one_of("replicas", replicas, ("check", "warn")),
     }
 

@@ -96,8 +96,10 @@ class Checkpointer:
     save_timeout: seconds after which a save that is not durable is given up.
     encoding: how tensors are stored. "plain": as they are, in safetensors files. "compact":
         compressed without loss, in the background. The files are smaller, and resume() restores
-        the same bytes. It takes processor time, and about 20 MiB for each worker. Each rank and
-        each start may choose, and a store may have steps of both kinds.
+        the same bytes. It takes processor time, and about 20 MiB for each worker. "delta": also as
+        the difference to the last step, for saving every few steps. Retention then keeps the steps
+        that a kept one needs, at most 16. The staging memory has to hold two states. Each rank and
+        each start may choose, and a store may have steps of all kinds.
     progress: function that the waiting thread calls with a Progress in resume(), Save.wait() and
         close().
     remote: where committed steps are copied in the background: "s3://bucket/prefix", or a directory
@@ -220,7 +222,7 @@ class Checkpointer:
         io: Literal["auto", "uring", "threads"] = "auto",
         busy: Literal["wait", "skip"] = "wait",
         save_timeout: float = 600.0,
-        encoding: Literal["plain", "compact"] = "plain",
+        encoding: Literal["plain", "compact", "delta"] = "plain",
         progress: Callable[[Progress], object] | None = None,
         remote: str | os.PathLike[str] | None = None,
         remote_every: int | None = None,

@@ -48,7 +48,11 @@ class Options(NamedTuple):
 
 _REPLICAS = {"check": lib.CKPT_REPLICAS_CHECK, "warn": lib.CKPT_REPLICAS_WARN}
 
-_ENCODINGS = {"plain": lib.CKPT_ENCODING_PLAIN, "compact": lib.CKPT_ENCODING_COMPACT}
+_ENCODINGS = {
+    "plain": lib.CKPT_ENCODING_PLAIN,
+    "compact": lib.CKPT_ENCODING_COMPACT,
+    "delta": lib.CKPT_ENCODING_DELTA,
+}
 
 _REMOTE_ENCODINGS = {
     None: lib.CKPT_REMOTE_AS_STORED,

@@ -83,7 +83,8 @@ struct ckpt_core_config {
 	uint32_t decoders;     /* that read encoded shards; 0: CKPT_DECODERS_MAX */
 	uint64_t stored_bytes; /* of encoded shards that reads hold at once; 0: as much as usual */
 	uint32_t encoders;     /* shards are stored encoded, with so many encoders; 0: plain */
-	uint32_t remote_encoding;           /* enum ckpt_remote_encoding */
+	uint32_t remote_encoding; /* enum ckpt_remote_encoding */
+	bool delta; /* with encoders: as the difference to the last step, where that is smaller */
 	char session[CKPT_SESSION_MAX + 1]; /* of the ranks; empty with a world of 1 */
 	char node[CKPT_NODE_CHARS];
 };
@@ -150,6 +151,8 @@ struct ckpt_core_hooks {
 	void (*claim_ended)(struct ckpt_core *core);
 	/* Whether retention is to keep a step that it would let go. */
 	bool (*keeps)(const struct ckpt_core *core, uint64_t generation, uint64_t step);
+	/* Whether what is being saved may need a step, which must not be removed meanwhile. */
+	bool (*needs)(const struct ckpt_core *core, uint64_t generation, uint64_t step);
 };
 
 struct ckpt_core {

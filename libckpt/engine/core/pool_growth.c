@@ -43,13 +43,16 @@ static char *at_slot(const struct ckpt_pool_growth *g, unsigned slot)
 /* How many slots there will be. */
 static void set_target(struct ckpt_pool_growth *g)
 {
-	const struct ckpt_pool *pool = g->core->parts.pool;
+	uint64_t limit = ckpt_min_u64(g->allowed, ckpt_pool_most(g->core->parts.pool));
+	size_t wanted = g->shard;
 	unsigned count;
 
+	/* Of two states, a part of the second one is of no use. */
+	if (g->core->config.delta && limit < wanted)
+		wanted = (wanted + 1) / 2;
 	/* With all slots taken by the save, those who read have the least that there may be. */
-	g->target = (unsigned)ckpt_min_u64(
-		g->shard + CKPT_POOL_SLOTS_MIN, ckpt_min_u64(g->allowed, ckpt_pool_most(pool)));
-	if (g->target <= g->ready || g->shard <= g->ready) {
+	g->target = (unsigned)ckpt_min_u64(wanted + CKPT_POOL_SLOTS_MIN, limit);
+	if (g->target <= g->ready || wanted <= g->ready) {
 		g->target = g->ready;
 		return;
 	}
@@ -57,7 +60,7 @@ static void set_target(struct ckpt_pool_growth *g)
 	g->part =
 		(unsigned)ckpt_max_u64(1, ckpt_max_u64(slots_in(g, PART_BYTES), count / PARTS_MAX));
 	/* Each attempt makes parts, and small ones would become many. */
-	if (g->again && g->target < g->shard && count < g->part)
+	if (g->again && g->target < wanted && count < g->part)
 		g->target = g->ready;
 }
 
@@ -219,8 +222,9 @@ static void say(struct ckpt_pool_growth *g)
 			core->parts.label);
 	if (slots >= g->shard) {
 		ckpt_log(core->parts.log, CKPT_LOG_INFO,
-			"%s: staging memory is %llu MiB, and holds this rank's shard of %llu MiB",
-			core->parts.label, have, need);
+			"%s: staging memory is %llu MiB, and holds %s of %llu MiB",
+			core->parts.label, have,
+			core->config.delta ? "two states of this rank" : "this rank's shard", need);
 		return;
 	}
 	/* Before the first save other ranks may not have come yet. */
@@ -232,9 +236,14 @@ static void say(struct ckpt_pool_growth *g)
 	g->told = !core->allowance->alone;
 	word_bound(g, bound, sizeof(bound));
 	ckpt_log(core->parts.log, CKPT_LOG_WARN,
-		"%s: staging memory is %llu MiB, and this rank's shard takes %llu MiB: %s. A save "
-		"waits for the disk with the rest; pool_bytes sets another size",
-		core->parts.label, have, need, bound);
+		"%s: staging memory is %llu MiB, and %s %llu MiB: %s. %s; pool_bytes sets another "
+		"size",
+		core->parts.label, have,
+		core->config.delta ? "two states of this rank take" : "this rank's shard takes",
+		need, bound,
+		core->config.delta && slots >= (g->shard + 1) / 2
+			? "Each step is stored by itself"
+			: "A save waits for the disk with the rest");
 }
 
 static void rested(struct ckpt_timer *timer)

@@ -27,7 +27,7 @@ struct ckpt_pool_growth {
 	bool rested;
 	bool shrinking; /* memory is given back (core/pool_shrink.h), and none is added */
 	size_t wanted; /* blocks, by the save under way, while memory was being given back; 0: none */
-	size_t shard;    /* blocks of the largest that was asked for */
+	size_t shard;    /* most blocks that a save has asked for */
 	unsigned pause;  /* saves from one attempt to the next, */
 	unsigned passed; /* and those since the last */
 	bool again;      /* this is not the first attempt */
@@ -49,7 +49,7 @@ struct ckpt_pool_growth {
 int ckpt_pool_growth_open(struct ckpt_core *core);
 /* When nothing is under way. What was not opened is not closed. */
 void ckpt_pool_growth_close(struct ckpt_core *core);
-/* The core's thread: a save has begun whose shard has so many blocks. */
+/* The core's thread: a save has begun that needs so many blocks, for its shard and what that is predicted from. */
 void ckpt_pool_growth_want(struct ckpt_core *core, size_t blocks);
 /* Likewise: no memory is being given back any more. */
 void ckpt_pool_growth_retry(struct ckpt_core *core);

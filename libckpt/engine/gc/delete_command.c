@@ -47,6 +47,10 @@ static int choose(struct ckpt_delete_command *remover)
 	if (!found)
 		return ckpt_fail(err, CKPT_ENOSTEP, "the lineage of %s has no step %llu",
 			core->parts.label, step);
+	if (core->hooks->needs(core, found->generation, found->step))
+		return ckpt_fail(err, -EBUSY,
+			"step %llu of %s is needed by what is being saved: remove it after that",
+			(unsigned long long)found->step, core->parts.label);
 	remover->deletion.generation = found->generation;
 	remover->deletion.step = found->step;
 	return 0;

@@ -133,12 +133,22 @@ static int settle_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* If the deletion fails from here on, nobody knows what is left. */
+static void note_going(const struct ckpt_deletion *r)
+{
+	struct ckpt_scan_step *s = ckpt_scan_find(&r->core->lineage->scan, r->generation, r->step);
+
+	if (s)
+		s->going = true;
+}
+
 static int unlink_body(struct ckpt_task *task)
 {
 	struct ckpt_deletion *r = deletion_of(task);
 	struct ckpt_store *store = r->core->store;
 
 	CKPT_TASK_BEGIN(task);
+	note_going(r);
 	ckpt_name_manifest(r->path, r->generation, r->step);
 	ckpt_store_remove(store, &r->op, r->path);
 	CKPT_AWAIT(task, r->op.done);
@@ -232,6 +242,11 @@ static int lock_body(struct ckpt_task *task)
 			"be deleted first",
 			(unsigned long long)r->step, r->core->parts.label,
 			(unsigned long long)needs->step);
+	if (r->core->lineage->scan.lacks)
+		return ckpt_fail(r->err, -EBUSY,
+			"step %llu of %s is kept: a later step may need it, of which too little is "
+			"known since memory was short; open the store again",
+			(unsigned long long)r->step, r->core->parts.label);
 	if (is_last(r))
 		return ckpt_fail(r->err, -EBUSY,
 			"step %llu of %s is kept: no other good step is left, or none will be "

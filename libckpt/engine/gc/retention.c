@@ -11,6 +11,9 @@ static bool is_kept(const struct ckpt_retention *keep, const struct ckpt_scan_st
 		return true;
 	if (keep->core && keep->core->hooks->keeps(keep->core, s->generation, s->step))
 		return true;
+	/* No manifest says so yet. */
+	if (keep->core && keep->core->hooks->needs(keep->core, s->generation, s->step))
+		return true;
 	for (size_t i = 0; i < keep->pin_count; i++)
 		if (keep->pins[i] == s->step)
 			return true;
@@ -36,6 +39,8 @@ const struct ckpt_scan_step *ckpt_retention_next(const struct ckpt_scan *scan,
 	uint64_t kept = 0;
 	unsigned aborted = 0;
 
+	if (scan->lacks)
+		return NULL;
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
 		if (s->generation < generation || (s->generation == generation && s->step <= step))

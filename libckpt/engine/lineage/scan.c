@@ -110,8 +110,36 @@ void ckpt_scan_drop(struct ckpt_scan *scan, uint64_t generation, uint64_t step)
 	memmove(old, old + 1, (scan->step_count - place) * sizeof(*old));
 }
 
+bool ckpt_scan_may_be_good(const struct ckpt_scan_step *step)
+{
+	return step->code == CKPT_EVERSION || step->code == CKPT_ENETWORK ||
+	       step->code == CKPT_EAUTH || step->code == CKPT_ENOSTORE ||
+	       step->code == CKPT_EUNSUPPORTED ||
+	       (step->code > CKPT_EINTEGRITY && !ckpt_store_is_no_file(step->code));
+}
+
+/*
+ * The steps that one may need of which it is not known: right behind it, from scan->steps[first] on. Returns where they
+ * end.
+ */
+static size_t find_unknown_bases(const struct ckpt_scan *scan, size_t at, size_t *ret_first)
+{
+	const struct ckpt_scan_step *s = &scan->steps[at];
+	size_t end = at + 1;
+	unsigned count = 0;
+
+	*ret_first = end;
+	if (s->state != CKPT_STEP_BROKEN || !ckpt_scan_may_be_good(s))
+		return end;
+	while (end < scan->step_count && count < CKPT_BASES_MAX)
+		count += scan->steps[end++].state != CKPT_STEP_ABORTED;
+	return end;
+}
+
 void ckpt_scan_mark_needed(struct ckpt_scan *scan)
 {
+	size_t at;
+
 	for (size_t i = 0; i < scan->step_count; i++)
 		scan->steps[i].needed = false;
 	for (size_t i = 0; i < scan->step_count; i++) {
@@ -123,17 +151,25 @@ void ckpt_scan_mark_needed(struct ckpt_scan *scan)
 			if (base)
 				base->needed = true;
 		}
+		for (size_t end = find_unknown_bases(scan, i, &at); at < end; at++)
+			scan->steps[at].needed = true;
 	}
 }
 
 const struct ckpt_scan_step *ckpt_scan_needs(
 	const struct ckpt_scan *scan, uint64_t generation, uint64_t step)
 {
+	size_t at;
+
 	for (size_t i = 0; i < scan->step_count; i++) {
 		const struct ckpt_scan_step *s = &scan->steps[i];
 
 		for (unsigned k = 0; k < s->base_count; k++)
 			if (s->bases[k].generation == generation && s->bases[k].step == step)
+				return s;
+		for (size_t end = find_unknown_bases(scan, i, &at); at < end; at++)
+			if (scan->steps[at].generation == generation &&
+				scan->steps[at].step == step)
 				return s;
 	}
 	return NULL;

@@ -37,6 +37,7 @@ struct ckpt_scan_step {
 	struct ckpt_base_step bases[CKPT_BASES_MAX]; /* steps that it needs */
 	unsigned base_count;
 	bool needed; /* it is a base of another one */
+	bool going;  /* this process has begun to remove it: its manifest may be gone */
 };
 
 struct ckpt_scan {
@@ -45,6 +46,7 @@ struct ckpt_scan {
 	size_t gen_count;
 	struct ckpt_scan_step *steps; /* sorted by generation, then step, newest first */
 	size_t step_count;
+	bool lacks; /* a step that needs others, for want of memory: nothing may be removed */
 };
 
 void ckpt_scan_clear(struct ckpt_scan *scan);
@@ -75,12 +77,14 @@ int ckpt_lineage_mark(struct ckpt_scan *scan, struct ckpt_error *err);
  */
 void ckpt_lineage_mark_rolled_back(struct ckpt_scan *scan);
 
+/* Of a broken step: its manifest could not be read this time, or has a format that this build does not know. */
+bool ckpt_scan_may_be_good(const struct ckpt_scan_step *step);
 /*
- * Sets `needed` on every step that another one, good or quarantined, in the lineage or not, is decoded with. Of a step
- * whose manifest cannot be read it is not known what it needs.
+ * Sets `needed` on every step that another one, good or quarantined, in the lineage or not, is decoded with. Of a broken
+ * step that may be good it is not known what it needs: that may be any of the CKPT_BASES_MAX steps before it.
  */
 void ckpt_scan_mark_needed(struct ckpt_scan *scan);
-/* The newest step that needs this one; NULL: none does. */
+/* The newest step that needs this one, or may need it; NULL: none does. */
 const struct ckpt_scan_step *ckpt_scan_needs(
 	const struct ckpt_scan *scan, uint64_t generation, uint64_t step);
 

@@ -36,15 +36,6 @@ static const char *wanted_text(uint64_t wanted, char *out, size_t size)
 	return out;
 }
 
-/* Choosing an older step instead could lose a good one without notice. */
-bool ckpt_select_may_be_good(const struct ckpt_scan_step *step)
-{
-	return step->code == CKPT_EVERSION || step->code == CKPT_ENETWORK ||
-	       step->code == CKPT_EAUTH || step->code == CKPT_ENOSTORE ||
-	       step->code == CKPT_EUNSUPPORTED ||
-	       (step->code > CKPT_EINTEGRITY && !ckpt_store_is_no_file(step->code));
-}
-
 /*
  * The broken step that `wanted` may mean: of those newer than `chosen`, which are counted, the newest that may be good,
  * else the newest. A step whose manifest does not verify is in no lineage. By its generation and number it belonged to

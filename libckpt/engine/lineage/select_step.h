@@ -48,8 +48,11 @@ struct ckpt_select {
 
 /* Whether it is LATEST or BACK(k), whose meaning changes with newer steps. */
 bool ckpt_select_is_relative(uint64_t wanted);
-/* For a broken step: its manifest could not be read this time, or has a format that this build does not know. */
-bool ckpt_select_may_be_good(const struct ckpt_scan_step *step);
+/* Choosing an older step instead of such a broken one could lose a good one without notice. */
+static inline bool ckpt_select_may_be_good(const struct ckpt_scan_step *step)
+{
+	return ckpt_scan_may_be_good(step);
+}
 /* The caller zeroes it and sets core, wanted, stop, err and waiter. */
 void ckpt_select_start(struct ckpt_select *pick);
 /* Frees it after the end; `lock` has been closed. */

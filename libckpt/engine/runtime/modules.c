@@ -20,7 +20,8 @@ static void claimed(struct ckpt_core *core)
 static const struct ckpt_core_hooks hooks = {.opened = ckpt_upload_queue_begin,
 	.claimed = claimed,
 	.claim_ended = ckpt_save_wake_early,
-	.keeps = ckpt_upload_queue_keeps};
+	.keeps = ckpt_upload_queue_keeps,
+	.needs = ckpt_save_needs};
 
 int ckpt_modules_open(struct ckpt_core *core, const struct ckpt_core_parts *parts,
 	const struct ckpt_core_config *config, struct ckpt_error *err)

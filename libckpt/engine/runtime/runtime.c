@@ -165,7 +165,7 @@ static int open_parts(
 /* One for each worker, and two whose bytes are being written. 0: shards are stored plain. */
 static uint32_t encoders_of(const struct ckpt_engine_opts *opts)
 {
-	if (opts->encoding != CKPT_ENCODING_COMPACT)
+	if (opts->encoding == CKPT_ENCODING_PLAIN)
 		return 0;
 	return (uint32_t)ckpt_min_u64(opts->copy_threads + 2, ENCODERS_MAX);
 }
@@ -210,7 +210,8 @@ static int open_core(
 		.tolerant = opts->replicas == CKPT_REPLICAS_WARN,
 		.decoders = ckpt_env_os_threads(engine->env),
 		.encoders = encoders_of(opts),
-		.remote_encoding = opts->remote_encoding};
+		.remote_encoding = opts->remote_encoding,
+		.delta = opts->encoding == CKPT_ENCODING_DELTA};
 
 	if (opts->session)
 		(void)snprintf(config.session, sizeof(config.session), "%s", opts->session);

@@ -42,13 +42,14 @@ static void describe_stored(const struct ckpt_save *save, char *out, size_t size
 
 	*out = 0;
 	if (save->encodes)
-		(void)snprintf(out, size, ", stored as %.1f MiB (%.2f times smaller)",
-			stored / (1 << 20), stored > 0 ? bytes / stored : 0.0);
+		(void)snprintf(out, size, ", stored as %.1f MiB (%.2f times smaller)%s",
+			stored / (1 << 20), stored > 0 ? bytes / stored : 0.0,
+			save->based ? ", as the difference to the last step" : "");
 }
 
 static void say_commit(struct ckpt_save *save, uint64_t took_ns)
 {
-	char stored[80];
+	char stored[128];
 	struct ckpt_core *core = save->core;
 	double seconds = (double)took_ns / 1e9;
 	double mib = (double)save->plan->layout->bytes / (1 << 20);
@@ -88,11 +89,16 @@ static void committed(struct ckpt_save *save)
 
 	memcpy(found.attempt, save->ranks ? save->ranks->outcome.attempt : save->attempt,
 		sizeof(found.attempt));
-	if (ckpt_scan_put(&core->lineage->scan, &found) < 0)
+	found.base_count = save->run.count;
+	memcpy(found.bases, save->run.steps, sizeof(found.bases));
+	if (ckpt_scan_put(&core->lineage->scan, &found) < 0) {
+		ckpt_save_note_unknown(save);
 		ckpt_log(core->parts.log, CKPT_LOG_WARN,
-			"out of memory: retention ignores step %llu until the store is opened "
-			"again",
+			"out of memory: retention %s step %llu until the store is opened again",
+			core->lineage->scan.lacks ? "removes nothing, because it does not know"
+						  : "ignores",
 			(unsigned long long)save->step);
+	}
 	if (!ckpt_core_owns_store(core))
 		forget_older(core);
 	ckpt_upload_queue_add(core, save->upload, core->lineage->generation, save->step,
@@ -161,6 +167,7 @@ static int leave(struct ckpt_task *task)
 	ckpt_staged_shard_free(save->staged_shard);
 	save->staged_shard = NULL;
 	ckpt_estimate_drop(save);
+	ckpt_save_end_run(save);
 	if (save->ranks)
 		return ckpt_task_continue(task, ckpt_save_notify_body);
 	return save->code;

@@ -32,6 +32,8 @@ struct ckpt_save_commit {
 	/* Rank 0: received digests of what several ranks hold alike. */
 	struct ckpt_replica_digest_received alike;
 	uint64_t balance; /* rank 0: sum over the ranks received so far */
+	uint64_t stored;  /* likewise, of the sizes of their files */
+	bool based;       /* rank 0: one of them is the difference to an earlier step */
 	/* How ranks differ though the step is to be committed; "": not. On rank 0 short enough for a manifest. */
 	char differ[768];
 	uint32_t heard;

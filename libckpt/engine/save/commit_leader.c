@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "engine/save/rank_schema.h"
 #include "engine/save/save_state.h"
+#include "engine/save/saver.h"
 
 #define MARGIN_MAX_NS UINT64_C(15000000000)
 /* If more ranks are missing than one operation can ask for, the next ones are asked for after this time, or later. */
@@ -128,6 +129,27 @@ static void hear_missing(struct ckpt_save *save)
 	ckpt_exchange_call_get(&x->call);
 }
 
+/* What it is the difference to has to be what all ranks have in common: the last step. */
+static int check_base(struct ckpt_save *save, const struct ckpt_rank_record *record)
+{
+	uint64_t last = save->core->saver->run.last.step;
+
+	if (record->base == 0 || record->base - 1 == last)
+		return 0;
+	return ckpt_fail_at(&save->work, CKPT_EABORTED, &(struct ckpt_where){.tier = "local"},
+		"rank %u on node %s has stored its part of step %llu as the difference to step "
+		"%llu, and the last one of rank 0 is step %llu: the next step is stored by itself",
+		record->rank.rank, record->rank.node, (unsigned long long)save->step,
+		(unsigned long long)(record->base - 1), (unsigned long long)last);
+}
+
+static void add_stored(struct ckpt_save_commit *x, uint64_t stored, bool based)
+{
+	if (__builtin_add_overflow(x->stored, stored, &x->stored))
+		x->stored = UINT64_MAX;
+	x->based = x->based || based;
+}
+
 /* Takes one received value. */
 static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *item)
 {
@@ -161,12 +183,15 @@ static int take_record(struct ckpt_save *save, const struct ckpt_exchange_item *
 			"own (in Python: per_rank= of the Checkpointer for tensors, "
 			"libckpt.PerRank for a value)",
 			record.rank.rank, record.rank.node, (unsigned long long)save->step);
-	if (missing(save, record.rank.rank))
+	r = check_base(save, &record);
+	if (r == 0 && missing(save, record.rank.rank))
 		r = ckpt_replica_digest_receive(
 			&x->alike, record.rank.rank, record.alike, item->key, &save->work);
 	if (r < 0)
 		return r;
 	x->balance += missing(save, record.rank.rank) ? record.balance : 0;
+	if (missing(save, record.rank.rank))
+		add_stored(x, record.stored, record.base > 0);
 	x->heard += missing(save, record.rank.rank);
 	x->all[record.rank.rank] = record.rank;
 	x->plans[record.rank.rank] = record.plan;
@@ -256,6 +281,7 @@ int ckpt_save_collect_body(struct ckpt_task *task)
 	ckpt_save_own_rank(save, &x->all[0]);
 	x->plans[0] = save->plan->digest;
 	x->balance = save->balance;
+	add_stored(x, ckpt_save_file_bytes(save), save->based);
 	x->heard = 1;
 	x->from = 1;
 	while (x->heard < save->core->config.world) {

@@ -57,6 +57,7 @@ static int take_commit(struct ckpt_save *save, const struct ckpt_manifest *m)
 		if (__builtin_add_overflow(
 			    outcome->bytes, m->ranks[i].shard_bytes, &outcome->bytes))
 			outcome->bytes = INT64_MAX;
+	ckpt_save_take_run(save, m);
 	save->committed = true;
 	return 0;
 }
@@ -72,6 +73,7 @@ int ckpt_save_check_manifest(struct ckpt_save *save, const void *data, size_t le
 	bool good = m.kind == CKPT_MANIFEST_COMMIT && m.generation == core->lineage->generation &&
 		    m.step == save->step && strcmp(m.run_id, core->lineage->marker.run_id) == 0 &&
 		    is_ours(save, &m);
+	ckpt_save_take_run(save, &m);
 	ckpt_manifest_clear(&m);
 	return good ? 0
 		    : ckpt_fail_at(&save->work, CKPT_EMISMATCH,

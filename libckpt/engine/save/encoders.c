@@ -33,6 +33,16 @@ void ckpt_encoders_fini(struct ckpt_encoders *encoders)
 	encoders->idle = NULL;
 }
 
+/* What a base saves makes a chain, so it has to be more than this share. */
+#define BASE_MARGIN 0.25
+
+/* Without memory for it, what this encoder encodes is predicted from nothing. */
+static void add_base(struct ckpt_encoder *encoder)
+{
+	if (ckpt_chunk_scratch_add_base(&encoder->scratch) == 0)
+		ckpt_codec_set_margin(encoder->scratch.codec, BASE_MARGIN);
+}
+
 static struct ckpt_encoder *make_encoder(const struct ckpt_encoders *encoders)
 {
 	struct ckpt_encoder *encoder = ckpt_alloc(sizeof(*encoder));
@@ -44,6 +54,8 @@ static struct ckpt_encoder *make_encoder(const struct ckpt_encoders *encoders)
 		free_encoder(encoder);
 		return NULL;
 	}
+	if (encoders->bases)
+		add_base(encoder);
 	uintptr_t at = (uintptr_t)encoder->memory;
 	encoder->out = (uint8_t *)encoder->memory + (ckpt_align_up(at, encoders->align) - at);
 	return encoder;

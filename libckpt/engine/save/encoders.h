@@ -18,6 +18,7 @@ struct ckpt_encoders {
 	size_t made;
 	size_t bytes; /* of `out` */
 	uint32_t align;
+	bool bases; /* chunks may be predicted from those of an earlier step */
 	struct ckpt_encoder *idle;
 };
 

@@ -48,6 +48,12 @@ void ckpt_save_name_shard(struct ckpt_save *save)
 		save->shard_attempt);
 }
 
+/* The most that the list of bases may have. */
+static size_t bases_room(const struct ckpt_save *save)
+{
+	return save->base ? (size_t)CKPT_ENCODED_BASES_MAX * CKPT_ENCODED_BASE : 0;
+}
+
 uint64_t ckpt_save_file_room(const struct ckpt_save *save)
 {
 	const struct ckpt_layout *layout = save->plan->layout;
@@ -58,7 +64,7 @@ uint64_t ckpt_save_file_room(const struct ckpt_save *save)
 		/* The blocks are padded. References of a usual number: more of them make the file longer. */
 		room += save->plan->block_count * align;
 		room += layout->chunk_count * (CKPT_ENCODED_RECORD + 4 * sizeof(uint32_t));
-		room += CKPT_ENCODED_TRAILER;
+		room += CKPT_ENCODED_TRAILER + bases_room(save);
 	}
 	return ckpt_align_up(room, align);
 }
@@ -103,8 +109,8 @@ static size_t tail_room(const struct ckpt_save_encoding *e, uint32_t align)
 {
 	size_t refs = e->table.refs ? CKPT_ENCODED_REFS_MAX * sizeof(*e->table.refs) : 0;
 
-	return e->table.chunk_count * (CKPT_ENCODED_RECORD + refs) + CKPT_ENCODED_TRAILER +
-	       2 * (size_t)align;
+	return e->table.chunk_count * (CKPT_ENCODED_RECORD + refs) + bases_room(e->save) +
+	       CKPT_ENCODED_TRAILER + 2 * (size_t)align;
 }
 
 /* With all that an encoded save cannot do without. NULL: there is no memory for it. */
@@ -137,6 +143,7 @@ static void give_up(struct ckpt_save *save)
 	char text[64];
 
 	save->encodes = false;
+	ckpt_save_drop_base(save);
 	atomic_store(&save->bytes_stored, save->plan->layout->bytes);
 	(void)snprintf(text, sizeof(text), "plain, as an encoder needs about %zu MiB",
 		(encoders_of(save)->bytes >> 20) + 10);
@@ -152,6 +159,12 @@ void ckpt_encoding_start(struct ckpt_save *save)
 		give_up(save);
 	else if (save->hold && !save->encoding->table.refs)
 		say_no_masters(save);
+}
+
+void ckpt_encoding_note_next_base(struct ckpt_save *save)
+{
+	if (save->encoding)
+		ckpt_save_note_next_base(save, &save->encoding->table);
 }
 
 void ckpt_encoding_end(struct ckpt_save *save)
@@ -198,6 +211,25 @@ static bool may_have_masters(const struct ckpt_save_encoding *e, size_t block)
 	return e->masters && e->masters->waiting[block];
 }
 
+static const void *base_bytes(void *user, uint64_t offset, size_t length, void *room)
+{
+	const struct ckpt_save *save = user;
+
+	return ckpt_staged_base_bytes(save->base, offset, length, room);
+}
+
+/* What a chunk is predicted from. */
+static void aim_at_base(
+	struct ckpt_chunk_source *source, const struct ckpt_encoder *encoder, size_t chunk)
+{
+	const struct ckpt_save *save = source->user;
+
+	if (!save->base || !encoder->scratch.base)
+		return;
+	source->base = ckpt_staged_base_number(save->base, save->plan->layout, chunk);
+	source->base_bytes = source->base ? base_bytes : NULL;
+}
+
 static void encode_work(struct ckpt_job *job)
 {
 	struct ckpt_lane *lane = CKPT_CONTAINER(job, struct ckpt_lane, encode);
@@ -217,6 +249,7 @@ static void encode_work(struct ckpt_job *job)
 		struct ckpt_encoded_chunk *stored = &e->table.chunks[number];
 		uint32_t *refs = related ? e->table.refs + number * CKPT_ENCODED_REFS_MAX : NULL;
 
+		aim_at_base(&source, encoder, number);
 		ckpt_chunk_encode(
 			&encoder->scratch, &source, number, encoder->out + length, refs, stored);
 		stored->offset = length;
@@ -231,8 +264,11 @@ static void place_chunks(struct ckpt_save_encoding *e, struct ckpt_lane *lane)
 {
 	const struct ckpt_span *span = &e->save->plan->blocks[lane->block].span;
 
-	for (size_t i = 0; i < span->chunk_count; i++)
-		e->table.chunks[span->first_chunk + i].offset += e->end;
+	for (size_t i = 0; i < span->chunk_count; i++) {
+		struct ckpt_encoded_chunk *c = &e->table.chunks[span->first_chunk + i];
+
+		c->offset = c->kind == CKPT_ENCODED_SAME ? 0 : c->offset + e->end;
+	}
 	lane->stored_at = e->end;
 	e->end += lane->stored;
 }
@@ -415,14 +451,15 @@ int ckpt_encoding_lane_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, (lane->encoded && save->file_open) || save->code);
 	if (save->code)
 		return save->code;
-	/* No chunk is longer than a block: one ends in each. */
-	CKPT_ASSERT(lane->stored > 0);
-	ckpt_store_op_init(&lane->op, task, &save->work);
-	ckpt_store_write(save->core->store, &lane->op, &save->object, lane->encoder->out,
-		lane->stored, lane->stored_at, -1);
-	CKPT_AWAIT(task, lane->op.done);
-	if (lane->op.result < 0)
-		return ckpt_pipeline_write_failed(lane);
+	/* All chunks may be those of the base. */
+	if (lane->stored > 0) {
+		ckpt_store_op_init(&lane->op, task, &save->work);
+		ckpt_store_write(save->core->store, &lane->op, &save->object, lane->encoder->out,
+			lane->stored, lane->stored_at, -1);
+		CKPT_AWAIT(task, lane->op.done);
+		if (lane->op.result < 0)
+			return ckpt_pipeline_write_failed(lane);
+	}
 	ckpt_pipeline_note_written(lane);
 	CKPT_TASK_END(task);
 }
@@ -466,6 +503,9 @@ void ckpt_encoding_write_table(struct ckpt_save *save)
 	struct ckpt_save_encoding *e = save->encoding;
 	uint32_t align = save->core->store->align;
 
+	if (save->base)
+		ckpt_staged_base_list(save->base, &e->table);
+	save->based = e->table.base_count > 0;
 	pack_refs(&e->table);
 	e->table.table_offset = e->end;
 	e->tail.len = 0;

@@ -448,6 +448,7 @@ int ckpt_pipeline_start(struct ckpt_save *save)
 	size_t count = save->plan->block_count;
 
 	save->hold = ckpt_pool_free(pool) + ckpt_pool_lent(pool) >= count;
+	ckpt_save_take_base(save);
 	/* Stopping it must not fail. */
 	if (ckpt_copy_batch_reserve(&save->halt, gpus_of(save)) < 0)
 		return ckpt_fail(&save->work, -ENOMEM, "out of memory");
@@ -491,17 +492,23 @@ void ckpt_pipeline_rewrite(struct ckpt_save *save)
 /* What goes on to the remote store need not be read again as long as it lies there. Without memory it is. */
 static void note_staged_shard(struct ckpt_save *save)
 {
-	size_t count = save->plan->block_count;
-
 	/* An encoded shard goes on from its file. */
 	if (!save->hold || save->code || save->encoding ||
 		!ckpt_upload_queue_takes(save->core, save->step))
 		return;
-	save->staged_shard = ckpt_staged_shard_new(count);
-	for (size_t i = 0; save->staged_shard && i < count; i++) {
-		save->staged_shard->blocks[i].slot = save->lanes[i]->slot->number;
-		save->staged_shard->blocks[i].uses = save->lanes[i]->slot->uses;
+	save->staged_shard = ckpt_pipeline_staged_shard(save);
+}
+
+struct ckpt_staged_shard *ckpt_pipeline_staged_shard(const struct ckpt_save *save)
+{
+	size_t count = save->plan->block_count;
+	struct ckpt_staged_shard *staged = ckpt_staged_shard_new(count);
+
+	for (size_t i = 0; staged && i < count; i++) {
+		staged->blocks[i].slot = save->lanes[i]->slot->number;
+		staged->blocks[i].uses = save->lanes[i]->slot->uses;
 	}
+	return staged;
 }
 
 void ckpt_pipeline_release_all(struct ckpt_save *save)
@@ -510,10 +517,13 @@ void ckpt_pipeline_release_all(struct ckpt_save *save)
 	note_staged_shard(save);
 	if (save->lanes)
 		ckpt_estimate_choose(save);
+	ckpt_encoding_note_next_base(save);
 	for (size_t i = 0; save->lanes && i < save->plan->block_count; i++)
 		if (save->lanes[i])
 			free_lane(save->lanes[i]);
 	ckpt_encoding_end(save);
+	/* The last to be put back is the first to be taken: not what the next step is predicted from. */
+	ckpt_save_drop_base(save);
 }
 
 bool ckpt_pipeline_finished(const struct ckpt_save *save)

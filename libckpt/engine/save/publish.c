@@ -48,6 +48,8 @@ static int encode_manifest(struct ckpt_save *save)
 		manifest.catalog = core->saver->catalog.digest;
 		manifest.catalog_bytes = core->saver->catalog.bytes;
 	}
+	manifest.base_count = save->run.count;
+	memcpy(manifest.bases, save->run.steps, sizeof(manifest.bases));
 	if (save->ranks) {
 		CKPT_ASSERT(strlen(save->ranks->differ) < sizeof(manifest.replicas));
 		memcpy(manifest.replicas, save->ranks->differ, sizeof(manifest.replicas));
@@ -104,6 +106,8 @@ int ckpt_save_publish_body(struct ckpt_task *task)
 		r = ckpt_save_check_fence(save);
 	else
 		drop_listing(save);
+	if (r == 0)
+		r = ckpt_save_judge_run(save);
 	if (r == 0)
 		r = encode_manifest(save);
 	if (r < 0)

@@ -247,8 +247,8 @@ static int save_body(struct ckpt_task *task)
 	r = ckpt_pipeline_start(save);
 	if (r < 0)
 		return ckpt_save_fail_body(task, r);
-	ckpt_shrink_note(core, save->plan->block_count);
-	ckpt_pool_growth_want(core, save->plan->block_count);
+	ckpt_shrink_note(core, ckpt_save_staging_blocks(save));
+	ckpt_pool_growth_want(core, ckpt_save_staging_blocks(save));
 	if (core->lineage->claim_untold)
 		ckpt_claim_retell(core);
 	if (core->config.rank > 0)

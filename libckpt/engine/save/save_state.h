@@ -8,7 +8,9 @@
 #include "engine/core/copy_batch.h"
 #include "engine/ranks/replica_digest.h"
 #include "engine/save/commit.h"
+#include "engine/save/delta_run.h"
 #include "engine/save/save.h"
+#include "engine/save/staged_base.h"
 
 /* Eager tensors of at most this many bytes together are copied by ckpt_save_start() itself. */
 #define CKPT_SAVE_INLINE_BYTES (UINT64_C(16) << 20)
@@ -137,8 +139,13 @@ struct ckpt_save {
 	char path[CKPT_PATH_MAX];
 	struct ckpt_save_commit *ranks;      /* NULL: this rank is alone */
 	struct ckpt_save_encoding *encoding; /* NULL: it is stored plain, or is past that */
-	struct ckpt_estimate *estimate; /* chosen, of a plain one; NULL: nothing is estimated */
-	struct ckpt_lane **lanes;       /* by block; NULL: not begun, or done and released */
+	struct ckpt_staged_base
+		*base; /* that the shard is predicted from; NULL: it is not, or is past that */
+	struct ckpt_staged_base *next_base; /* what was staged, for the next step; NULL: nothing */
+	bool based;                         /* the shard's file names bases */
+	struct ckpt_delta_run run;          /* of the saver, once it is committed */
+	struct ckpt_estimate *estimate;     /* chosen, of a plain one; NULL: nothing is estimated */
+	struct ckpt_lane **lanes;           /* by block; NULL: not begun, or done and released */
 	struct ckpt_staged_shard
 		*staged_shard; /* once they are released, for the upload queue; NULL: none */
 	size_t *order;         /* blocks in the order in which they are copied; NULL: ascending */
@@ -242,10 +249,32 @@ void ckpt_pipeline_rewrite(struct ckpt_save *save);
 void ckpt_pipeline_halt(struct ckpt_save *save);
 /* Returns the slots that are not needed any more; all: after the seal, which leaves `staged_shard`, or at the end. */
 void ckpt_pipeline_release_all(struct ckpt_save *save);
+/* What is in its slots, while it holds all of them. NULL: no memory. */
+struct ckpt_staged_shard *ckpt_pipeline_staged_shard(const struct ckpt_save *save);
 /* Copied, written, digested: all of it; and what GPUs sample before is sampled. */
 bool ckpt_pipeline_finished(const struct ckpt_save *save);
 /* Nothing of the save is with a worker, the device or the disk. */
 bool ckpt_pipeline_quiet(const struct ckpt_save *save);
+
+/* save/delta.c */
+/* How many blocks of staging memory the save is best with. */
+size_t ckpt_save_staging_blocks(const struct ckpt_save *save);
+/* Before the first lane: `base`, if there is one. */
+void ckpt_save_take_base(struct ckpt_save *save);
+/* It is not predicted any more. */
+void ckpt_save_drop_base(struct ckpt_save *save);
+/* All is written, and still staged: `next_base`, of a shard with this table. */
+void ckpt_save_note_next_base(struct ckpt_save *save, const struct ckpt_encoded *table);
+/* 1 and the step that the shard is the difference to; 0: it is not. */
+uint64_t ckpt_save_base_step(const struct ckpt_save *save);
+/* Rank 0, all have told: decides `run`. CKPT_EABORTED, worded. */
+int ckpt_save_judge_run(struct ckpt_save *save);
+/* Another rank: the manifest of the step has been read. */
+void ckpt_save_take_run(struct ckpt_save *save, const struct ckpt_manifest *manifest);
+/* It is committed, and there was no memory to know it by: no step follows it, and what it needs is not removed. */
+void ckpt_save_note_unknown(struct ckpt_save *save);
+/* The end, for good or ill: what the next save goes by. */
+void ckpt_save_end_run(struct ckpt_save *save);
 
 /* save/encoding.c */
 /* Into save->path: the shard's file. */
@@ -257,6 +286,8 @@ uint64_t ckpt_save_file_bytes(const struct ckpt_save *save);
 
 /* Before the first lane: decides whether the shard is stored encoded. Without the memory for that it is stored plain. */
 void ckpt_encoding_start(struct ckpt_save *save);
+/* All is written, and still staged. */
+void ckpt_encoding_note_next_base(struct ckpt_save *save);
 /* Nothing is under way. What was not started does not end. */
 void ckpt_encoding_end(struct ckpt_save *save);
 /* A block is staged: it, or the one behind it, may be ready. */

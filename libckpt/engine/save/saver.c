@@ -17,6 +17,7 @@ int ckpt_saver_open(struct ckpt_core *core)
 		.estimate_min = CKPT_ESTIMATE_MIN};
 	ckpt_encoders_init(&saver->encoders, core->config.encoders, core->config.block_bytes,
 		core->config.chunk_bytes, core->store->align);
+	saver->encoders.bases = core->config.delta;
 	core->saver = saver;
 	return 0;
 }
@@ -29,6 +30,7 @@ void ckpt_saver_close(struct ckpt_core *core)
 		return;
 	CKPT_ASSERT(!saver->skipper && !saver->early);
 	ckpt_encoders_fini(&saver->encoders);
+	ckpt_staged_base_free(saver->base);
 	ckpt_free(saver->agreed);
 	ckpt_free(saver->shared);
 	ckpt_replica_digest_unprove(&saver->alike_proved);

@@ -5,7 +5,9 @@
 
 #include "engine/core/core.h"
 #include "engine/ranks/replica_digest.h"
+#include "engine/save/delta_run.h"
 #include "engine/save/encoders.h"
+#include "engine/save/staged_base.h"
 
 /* Shards with fewer bytes say little about what encoding saves. */
 #define CKPT_ESTIMATE_MIN (UINT64_C(64) << 20)
@@ -50,6 +52,10 @@ struct ckpt_saver {
 	bool said_no_masters;          /* that there was none for the search for master weights */
 	uint64_t estimate_min;         /* bytes of a plain shard of which save/estimate.c is told */
 	bool estimated;
+	struct ckpt_staged_base *base; /* of the last committed step; NULL: none */
+	struct ckpt_delta_run run;     /* that it ends */
+	bool no_room_told;             /* that there is no room for a base was said, */
+	bool not_alone_told;           /* and that ranks differ in which steps have none */
 	uint64_t alike_step; /* the newest in which they were found equal; valid if any_alike */
 	bool any_alike;
 };
@@ -58,6 +64,8 @@ struct ckpt_saver {
 int ckpt_saver_open(struct ckpt_core *core);
 /* When nothing is under way. What was not opened is not closed. */
 void ckpt_saver_close(struct ckpt_core *core);
+/* Whether the save under way may be stored as the difference to a step, or to one that needs it. */
+bool ckpt_save_needs(const struct ckpt_core *core, uint64_t generation, uint64_t step);
 /* This rank has told the others something about a step. */
 void ckpt_saver_note_told(struct ckpt_saver *saver, uint64_t generation, uint64_t step);
 

@@ -5,6 +5,7 @@
 """
 from bug import Planted
 from planted_copies import COPIES
+from planted_deltas import DELTAS
 
 CROWD = "tests/sim/crowd"
 # Seeds of it whose jobs have nodes with a store each, all of them; see crowd_nodes.c.
@@ -892,4 +893,5 @@ PLANTED = [
         "\treturn outcome->verdict.code == CKPT_EOTHERNODE && outcome->rank == 0 &&\n",
         "a step that only a lost node had all of is not given again", REMOTE, first=78000001),
     *COPIES,
+    *DELTAS,
 ]

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -278,6 +279,34 @@ static void test_bases(void **state)
 	assert_true(gone > 1000);
 }
 
+/* A step whose manifest could not be read this time may need any of those before it, as many as a step may need. */
+static void test_unread(void **state)
+{
+	(void)state;
+	struct ckpt_scan scan = {0};
+	const struct ckpt_retention keep = {.keep_last = 1};
+
+	add_gen(&scan, 1, 0, 0);
+	for (uint64_t i = 1; i <= 2 * CKPT_BASES_MAX; i++)
+		add_step(&scan, 1, i, CKPT_STEP_COMMITTED);
+	struct ckpt_scan_step *unread = ckpt_scan_find(&scan, 1, CKPT_BASES_MAX + 3);
+	unread->state = CKPT_STEP_BROKEN;
+	unread->code = -EIO;
+	assert_int_equal(ckpt_lineage_mark(&scan, NULL), 0);
+	ckpt_scan_mark_needed(&scan);
+	assert_int_equal(ckpt_retention_next(&scan, &keep, 0, 0)->step, 1);
+	assert_int_equal(ckpt_retention_next(&scan, &keep, 1, 1)->step, 2);
+	assert_int_equal(ckpt_retention_next(&scan, &keep, 1, 2)->step, CKPT_BASES_MAX + 4);
+	assert_null(ckpt_scan_needs(&scan, 1, 2));
+	assert_ptr_equal(ckpt_scan_needs(&scan, 1, 3), unread);
+	assert_null(ckpt_scan_needs(&scan, 1, CKPT_BASES_MAX + 3));
+	/* One that is damaged cannot be restored, whatever it needs. */
+	unread->code = CKPT_EINTEGRITY;
+	ckpt_scan_mark_needed(&scan);
+	assert_int_equal(ckpt_retention_next(&scan, &keep, 1, 2)->step, 3);
+	ckpt_scan_clear(&scan);
+}
+
 /* What is not whole in a remote store has been left there only if nothing was under way. */
 static void test_left(void **state)
 {
@@ -473,6 +502,7 @@ int main(void)
 		cmocka_unit_test(test_quarantine),
 		cmocka_unit_test(test_retention),
 		cmocka_unit_test(test_bases),
+		cmocka_unit_test(test_unread),
 		cmocka_unit_test(test_left),
 		cmocka_unit_test(test_going_is_not_kept),
 		cmocka_unit_test(test_tried),

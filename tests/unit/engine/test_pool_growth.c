@@ -271,6 +271,22 @@ static void too_little_memory_is_told_with_what_it_costs(void **state)
 		"another size"));
 }
 
+/* A save is predicted from the whole last state, or from nothing. */
+static void a_part_of_a_second_state_takes_no_memory(void **state)
+{
+	struct core_rig *rig = open_rig(*state, 3, MOST);
+
+	rig->core.config.delta = true;
+	machine.available = 60 * MIB;
+	assert_int_equal(save_blocks(rig, 1, 100), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 100 + CKPT_POOL_SLOTS_MIN);
+	assert_true(core_rig_logged(rig, CKPT_LOG_WARN, "Each step is stored by itself"));
+	machine.available = 180 * MIB;
+	for (uint64_t step = 2; step <= 40; step++)
+		assert_int_equal(save_blocks(rig, step, 100), 0);
+	assert_int_equal(ckpt_pool_slots(rig->pool), 200 + CKPT_POOL_SLOTS_MIN);
+}
+
 static void address_space_is_a_limit(void **state)
 {
 	struct core_rig *rig = open_rig(*state, 1, 8);
@@ -715,6 +731,7 @@ int main(void)
 		PROMISE(a_pool_of_a_size_that_was_given_stays),
 		PROMISE(ranks_of_a_node_share_half_of_its_memory),
 		PROMISE(too_little_memory_is_told_with_what_it_costs),
+		PROMISE(a_part_of_a_second_state_takes_no_memory),
 		PROMISE(address_space_is_a_limit),
 		PROMISE(a_machine_that_tells_nothing_gives_nothing),
 		PROMISE(memory_that_cannot_be_had_is_done_without),
