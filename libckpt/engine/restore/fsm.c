@@ -153,12 +153,22 @@ static bool may_find_again(const struct ckpt_restore *r, int code)
 	       (core->config.rank == 0 && core->config.lost_nodes && code == CKPT_EOTHERNODE);
 }
 
+/* The file of an earlier step, with which this one is decoded. Once that step is repaired, this one is good. */
+static bool is_in_base(const struct ckpt_restore *r)
+{
+	char dir[CKPT_PATH_MAX];
+
+	ckpt_name_step(dir, r->pick.chosen.generation, r->pick.chosen.step);
+	return r->pick.manifest.base_count > 0 && r->why.file[0] &&
+	       strncmp(r->why.file, dir, strlen(dir)) != 0;
+}
+
 static void start_quarantine(struct ckpt_restore *r)
 {
 	r->quarantiner = (struct ckpt_quarantiner){.core = r->core,
 		.step = r->pick.chosen,
 		.why = &r->why,
-		.here = r->unsure || r->result == CKPT_EOTHERNODE,
+		.here = r->unsure || r->result == CKPT_EOTHERNODE || is_in_base(r),
 		.waiter = &r->task};
 	ckpt_quarantine_start(&r->quarantiner);
 }

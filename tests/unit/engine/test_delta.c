@@ -142,11 +142,11 @@ static void save_steps(struct core_rig *rig, struct training *t, uint64_t first,
 		assert_int_equal(save_step(rig, t, step), 0);
 }
 
-/* Restored, a step has every byte that it was saved with. */
-static void check_step(struct core_rig *rig, const struct training *t, uint64_t step)
+/* Into memory that the caller frees. */
+static int read_step(
+	struct core_rig *rig, const struct training *t, uint64_t step, char *got[TENSORS])
 {
 	struct ckpt_restore *restore = core_rig_begin(rig, step, CKPT_SINK_MEMORY, NULL);
-	char *got[TENSORS];
 
 	assert_non_null(restore);
 	core_rig_await(rig, restore);
@@ -160,7 +160,15 @@ static void check_step(struct core_rig *rig, const struct training *t, uint64_t 
 	}
 	ckpt_restore_post_start(restore);
 	core_rig_run(rig);
-	int code = core_rig_end(rig, restore);
+	return core_rig_end(rig, restore);
+}
+
+/* Restored, a step has every byte that it was saved with. */
+static void check_step(struct core_rig *rig, const struct training *t, uint64_t step)
+{
+	char *got[TENSORS];
+	int code = read_step(rig, t, step, got);
+
 	if (code < 0)
 		print_message("step %llu: %s\n", (unsigned long long)step, rig->err.message);
 	assert_int_equal(code, 0);
@@ -441,6 +449,34 @@ static void test_damaged_below(void **state)
 	assert_int_equal(needs(&s->rig, 4), 0);
 	assert_int_equal(needs(&s->rig, 5), 1);
 	check_anew(s, &t, 4, 5, 1);
+	training_close(&t);
+}
+
+/* Damage in a base is said to be there, and puts no note beside those that need it: they are good once it is repaired. */
+static void test_damaged_base(void **state)
+{
+	struct core_scene *s = *state;
+	struct core_rig reader;
+	char *got[TENSORS];
+	struct training t;
+
+	training_open(&t, ELEMENTS);
+	open_rig(s, &(struct core_rig_config){0});
+	save_steps(&s->rig, &t, 1, 3);
+	scratch_flip(scratch_find(dir_of(s, 1), SHARD), size_of(s, 1) / 2);
+	assert_int_equal(read_step(&s->rig, &t, 3, got), CKPT_EINTEGRITY);
+	assert_non_null(strstr(s->rig.err.message, "step-0000000001"));
+	assert_non_null(strstr(s->rig.err.message, "step 3 is decoded with it"));
+	for (unsigned i = 0; i < TENSORS; i++)
+		free(got[i]);
+	assert_null(find(&s->rig, 3));
+	assert_null(scratch_find(dir_of(s, 3), "quarantine.json"));
+	save_steps(&s->rig, &t, 4, 4);
+	assert_int_equal(needs(&s->rig, 4), 0);
+	scratch_flip(scratch_find(dir_of(s, 1), SHARD), size_of(s, 1) / 2);
+	core_rig_open(&reader, &(struct core_rig_config){.dir = s->dir, .read_only = true});
+	check_step(&reader, &t, 3);
+	core_rig_close(&reader);
 	training_close(&t);
 }
 
@@ -785,6 +821,7 @@ int main(void)
 		SCENE(test_retention),
 		SCENE(test_removed_by_number),
 		SCENE(test_damaged_below),
+		SCENE(test_damaged_base),
 		SCENE(test_failed),
 		SCENE(test_written_again),
 		SCENE(test_other_tensors),
