@@ -219,11 +219,12 @@ CKPT_API int ckpt_export_existed(const struct ckpt_restore *restore);
  * one is removed. So the disk needs room for the largest shard of the step, and the step is whole at every moment. After
  * an interruption the same call goes on with the ranks that are left. Ranks in the store of another node are left out.
  *
- * The engine must not be read only: so it holds the lock on the store, and no job does.
+ * The engine must not be read only, nor have other ranks: so it holds the lock on the store, and no other process writes.
+ * After a cancel, ckpt_restore_wait() returns when nothing is changed any more.
  *
  * The handle is a restore, as above. Errors of the call itself: -EINVAL, -ENOMEM, CKPT_EUNSUPPORTED (built without zstd). ckpt_restore_wait()
- * returns -EROFS (the engine is read only), CKPT_EINTEGRITY and others (the step is damaged, and stays as it is), -ENOSPC,
- * CKPT_EFENCED.
+ * returns -EROFS (the engine is read only), -EINVAL (it has other ranks), CKPT_EINTEGRITY and others (a rank is damaged: its
+ * files and those of later ranks stay as they are), -ENOSPC, CKPT_EFENCED.
  */
 CKPT_API int ckpt_recode_step_start(struct ckpt_engine *engine, uint64_t step, uint32_t encoding,
 	struct ckpt_restore **ret_restore);

@@ -20,6 +20,11 @@ static const struct ckpt_layout *layout_of(const struct ckpt_shard_copy *c)
 	return c->view ? c->view->layout : c->shard->index->layout;
 }
 
+static enum ckpt_rank_file form_of(const struct ckpt_shard_copy *c)
+{
+	return c->view || c->encodes ? CKPT_RANK_ENCODED : CKPT_RANK_SHARD;
+}
+
 uint64_t ckpt_shard_copy_bytes(const struct ckpt_shard_copy *copy)
 {
 	if (!copy->encodes)
@@ -64,7 +69,7 @@ static int read_result(const struct ckpt_shard_copy *c)
 /* A plain shard has one content. Of an encoded one others may have been begun there under the same name. */
 static void create(struct ckpt_shard_copy *c, const char *path)
 {
-	bool encoded = c->view || c->encodes;
+	bool encoded = form_of(c) == CKPT_RANK_ENCODED;
 
 	(encoded ? ckpt_store_resume_varied : ckpt_store_resume)(c->dest, &c->op, path,
 		ckpt_align_up(ckpt_shard_copy_bytes(c), c->dest->align), &c->file);
@@ -93,7 +98,7 @@ static int shard_body(struct ckpt_task *task)
 
 	CKPT_TASK_BEGIN(task);
 	ckpt_name_rank_file(path, c->shard->generation, c->shard->step, c->shard->rank->rank,
-		c->view || c->encodes ? CKPT_RANK_ENCODED : CKPT_RANK_SHARD, c->attempt);
+		form_of(c), c->attempt);
 	create(c, path);
 	CKPT_AWAIT(task, c->op.done);
 	c->made = c->op.result >= 0;
@@ -165,13 +170,20 @@ static int undo_body(struct ckpt_task *task)
 	CKPT_TASK_END(task);
 }
 
+/* Of one attempt there may be both forms. */
+static bool is_new(const struct ckpt_shard_copy *c, const struct ckpt_rank_file_name *name)
+{
+	return strcmp(name->attempt, c->attempt) == 0 &&
+	       (name->form == CKPT_RANK_INDEX || name->form == form_of(c));
+}
+
 /* Goes to the next file of that kind that is not new. */
 static bool next_old(struct ckpt_shard_copy *c, enum ckpt_rank_file kind, char *path)
 {
 	uint32_t rank = c->shard->rank->rank;
 
 	while (ckpt_rank_files_next_file(c->there, rank, kind, &c->old)) {
-		if (strcmp(c->old.attempt, c->attempt) == 0)
+		if (is_new(c, &c->old))
 			continue;
 		ckpt_name_rank_file(path, c->shard->generation, c->shard->step, rank, c->old.form,
 			c->old.attempt);

@@ -218,7 +218,7 @@ static void lister_done(struct ckpt_task *task)
 	struct ckpt_rank_lister *l = lister_of(task);
 	struct ckpt_rank_lister_wait *wait = l->waits;
 
-	l->lists++;
+	l->vain += l->lists++ > 0;
 	l->result = task->result;
 	l->waits = NULL;
 	for (; wait; wait = wait->next) {
@@ -260,10 +260,16 @@ void ckpt_rank_lister_want(
 bool ckpt_rank_lister_want_again(
 	struct ckpt_rank_lister *lister, struct ckpt_rank_lister_wait *wait, struct ckpt_task *task)
 {
-	if (lister->lists > CKPT_RANK_LISTER_AGAIN || lister->result < 0)
+	if (lister->vain >= CKPT_RANK_LISTER_AGAIN || lister->result < 0)
 		return false;
 	await_list(lister, wait, task);
 	return true;
+}
+
+void ckpt_rank_lister_found(struct ckpt_rank_lister *lister)
+{
+	if (lister->vain > 0)
+		lister->vain--;
 }
 
 void ckpt_rank_lister_clear(struct ckpt_rank_lister *lister)

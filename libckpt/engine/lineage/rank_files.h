@@ -76,7 +76,10 @@ struct ckpt_rank_lister_wait {
 	bool done;
 };
 
-/* A list may be older than a repair. So many times at most it is made again for a file that is not in it. */
+/*
+ * A list may be older than a repair, or a recode, which goes from rank to rank. So many times at most it is made again for a
+ * file that is not in it then, either.
+ */
 #define CKPT_RANK_LISTER_AGAIN 8
 
 struct ckpt_rank_lister {
@@ -98,6 +101,7 @@ struct ckpt_rank_lister {
 	struct ckpt_rank_lister_wait *waits;
 	unsigned begun; /* lists, so far */
 	unsigned lists; /* of them, ended: one at a time */
+	unsigned vain;  /* of those that were made again, less the files that they have brought */
 };
 
 /*
@@ -112,6 +116,8 @@ void ckpt_rank_lister_want(struct ckpt_rank_lister *lister, struct ckpt_rank_lis
  */
 bool ckpt_rank_lister_want_again(struct ckpt_rank_lister *lister,
 	struct ckpt_rank_lister_wait *wait, struct ckpt_task *task);
+/* The list has a file that was asked for, and was not in an earlier one: it was not made in vain. */
+void ckpt_rank_lister_found(struct ckpt_rank_lister *lister);
 /* Nobody waits. */
 void ckpt_rank_lister_clear(struct ckpt_rank_lister *lister);
 

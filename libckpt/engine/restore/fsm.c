@@ -261,9 +261,9 @@ static bool may_settle(const struct ckpt_restore *r)
 {
 	const struct ckpt_restore_record *outcome;
 
-	/* If a manifest may have been published, the outcome depends on that. */
+	/* If a manifest may have been published, the outcome depends on that. A recode changes files until it ends. */
 	if (!r->stop || r->ended || ckpt_shard_load_copies(&r->load) > 0 ||
-		r->step_copy.publish_tried)
+		r->step_copy.publish_tried || ckpt_task_active(&r->recode.task))
 		return false;
 	if (!r->ranks || r->released)
 		return true;

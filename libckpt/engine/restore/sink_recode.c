@@ -26,6 +26,12 @@ int ckpt_sink_recode_body(struct ckpt_task *task)
 	if (r->core->config.read_only)
 		return ckpt_fail(
 			&r->why, -EROFS, "the store %s was opened read only", r->core->parts.label);
+	/* Another one of them may write to the step. */
+	if (r->core->config.world > 1)
+		return ckpt_fail(&r->why, -EINVAL,
+			"shards are stored again by one process alone: open %s with a world of 1, "
+			"and not of %u",
+			r->core->parts.label, r->core->config.world);
 	ckpt_sink_start_elsewhere(r);
 	CKPT_AWAIT(task, r->elsewhere.task.finished);
 	if (!ckpt_sink_passed(r, &r->elsewhere.task) || r->stop)

@@ -12,17 +12,20 @@ static bool was_tried(const struct ckpt_shard_search *s, const struct ckpt_rank_
 	return false;
 }
 
-static void note_tried(struct ckpt_shard_search *s, const struct ckpt_rank_file_name *name)
+/* False: it was tried, or no more are remembered. */
+static bool note_tried(struct ckpt_shard_search *s, const struct ckpt_rank_file_name *name)
 {
-	if (s->tried_count < CKPT_SHARD_TRIED && !was_tried(s, name))
-		s->tried[s->tried_count++] = *name;
+	if (s->tried_count == CKPT_SHARD_TRIED || was_tried(s, name))
+		return false;
+	s->tried[s->tried_count++] = *name;
+	return true;
 }
 
 /* The own name that is next. */
 static void take_own(struct ckpt_shard_search *s, struct ckpt_rank_file_name *name)
 {
 	*name = s->own[s->own_at];
-	note_tried(s, name);
+	(void)note_tried(s, name);
 }
 
 void ckpt_shard_search_begin(struct ckpt_shard_search *search,
@@ -126,7 +129,9 @@ int ckpt_shard_search_next(struct ckpt_shard_search *search, struct ckpt_task *t
 		}
 	} while (was_tried(s, &s->listed));
 	*name = s->listed;
-	note_tried(s, name);
+	/* One that is not remembered may come again with every list. */
+	if (note_tried(s, name) && s->missing && l->lists > s->missing_after)
+		ckpt_rank_lister_found(l);
 	ckpt_shard_search_fix(s);
 	return 0;
 }

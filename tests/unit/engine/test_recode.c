@@ -127,6 +127,43 @@ static int recode_once(struct scene *s, bool encodes)
 	return r;
 }
 
+/* A name that a file of the rank may have; there is one text. */
+static const char *stray(const struct scene *s, uint32_t rank, const char *suffix)
+{
+	static char path[512];
+
+	(void)snprintf(path, sizeof(path), "%s/" STEP "/rank-%05u.00000000000000aa%s", s->dir, rank,
+		suffix);
+	return path;
+}
+
+static void put_stray(const struct scene *s, uint32_t rank, const char *suffix)
+{
+	FILE *file = fopen(stray(s, rank, suffix), "w");
+
+	assert_non_null(file);
+	assert_true(fputs("begun", file) >= 0);
+	assert_int_equal(fclose(file), 0);
+}
+
+static struct ckpt_restore *begin(struct scene *s, bool encodes)
+{
+	struct ckpt_restore *restore = NULL;
+
+	assert_int_equal(ckpt_restore_new(&s->rig.core, NULL, 10, CKPT_SINK_RECODE, &restore), 0);
+	if (encodes)
+		ckpt_restore_set_encodes(restore);
+	ckpt_restore_post_open(restore);
+	core_rig_run(&s->rig);
+	return restore;
+}
+
+static void hold(struct scene *s, enum ckpt_io_op op, const char *path, unsigned nth)
+{
+	(void)io_fault_add(&s->rig.fault,
+		(struct io_fault_rule){.op = op, .path = path, .nth = nth, .hold = true});
+}
+
 /* Files of the step whose names end so. */
 static unsigned count(const struct scene *s, const char *suffix)
 {
@@ -216,10 +253,16 @@ static void test_read_only(void **state)
 	open_rig(s, true);
 	assert_int_equal(recode(s, true), -EROFS);
 	core_rig_close(&s->rig);
+	/* Nor by one of several ranks. */
+	open_rig(s, false);
+	s->rig.core.config.world = 2;
+	assert_int_equal(recode(s, true), -EINVAL);
+	s->rig.core.config.world = 1;
+	core_rig_close(&s->rig);
 	assert_clean(s, false);
 }
 
-/* A damaged step is named, and stays as it is. */
+/* A damaged rank is named, and its files stay as they are. */
 static void test_damaged(void **state)
 {
 	struct scene *s = *state;
@@ -244,14 +287,8 @@ static void test_bad_disk(void **state)
 	struct scene *s = *state;
 
 	open_rig(s, false);
-	(void)io_fault_add(&s->rig.fault,
-		(struct io_fault_rule){
-			.op = CKPT_IO_OP_OPEN, .path = ".encoded", .nth = 2, .hold = true});
-	struct ckpt_restore *restore = NULL;
-	assert_int_equal(ckpt_restore_new(&s->rig.core, NULL, 10, CKPT_SINK_RECODE, &restore), 0);
-	ckpt_restore_set_encodes(restore);
-	ckpt_restore_post_open(restore);
-	core_rig_run(&s->rig);
+	hold(s, CKPT_IO_OP_OPEN, ".encoded", 2);
+	struct ckpt_restore *restore = begin(s, true);
 	const char *made = scratch_find(s->dir, ".encoded");
 	assert_non_null(made);
 	scratch_flip(made, 7);
@@ -261,6 +298,191 @@ static void test_bad_disk(void **state)
 	assert_non_null(strstr(s->rig.err.message, "are not what was written"));
 	core_rig_close(&s->rig);
 	assert_clean(s, false);
+}
+
+/* The index that is there after the publishing is another one: the old one stays. */
+static void test_bad_index(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, false);
+	hold(s, CKPT_IO_OP_OPEN, ".index", 3);
+	/* Whose name is found by that of its shard. */
+	struct ckpt_restore *restore = begin(s, true);
+	char made[512];
+	(void)snprintf(made, sizeof(made), "%s", scratch_find(s->dir, ".encoded"));
+	(void)snprintf(strrchr(made, '.'), 7, ".index");
+	scratch_flip(made, 7);
+	core_rig_let_go(&s->rig);
+	core_rig_await(&s->rig, restore);
+	assert_int_equal(core_rig_end(&s->rig, restore), CKPT_EINTEGRITY);
+	assert_non_null(strstr(s->rig.err.message, "though it was written just now"));
+	core_rig_close(&s->rig);
+	assert_clean(s, false);
+}
+
+/* One that was killed has begun a shard. It goes before the new one is created, and also where none is needed. */
+static void test_begun(void **state)
+{
+	struct scene *s = *state;
+
+	put_stray(s, 0, ".encoded");
+	put_stray(s, 1, ".safetensors");
+	open_rig(s, false);
+	hold(s, CKPT_IO_OP_OPEN, ".encoded", 1);
+	struct ckpt_restore *restore = begin(s, true);
+	assert_int_equal(count(s, ".encoded"), 0);
+	core_rig_let_go(&s->rig);
+	core_rig_await(&s->rig, restore);
+	assert_int_equal(core_rig_end(&s->rig, restore), 0);
+	core_rig_close(&s->rig);
+	assert_clean(s, true);
+	put_stray(s, 0, ".encoded");
+	put_stray(s, 1, ".safetensors");
+	assert_int_equal(recode_once(s, true), 0);
+	assert_int_equal(s->done.ranks, 0);
+	assert_int_equal(s->done.bytes_before, s->done.bytes_after);
+	assert_clean(s, true);
+}
+
+/* One was killed before it removed the old files: the new ones are used, unless they are bad. */
+static void test_finished(void **state)
+{
+	static const char *const bad[] = {NULL, ".encoded", ".index"};
+	struct scene *s = *state;
+
+	for (unsigned i = 0; i < 3; i++) {
+		scratch_remove(s->dir);
+		make(s);
+		open_rig(s, false);
+		(void)io_fault_add(&s->rig.fault,
+			(struct io_fault_rule){
+				.op = CKPT_IO_OP_UNLINK, .count = IO_FAULT_ALWAYS, .error = -EIO});
+		assert_int_equal(recode(s, true), -EIO);
+		core_rig_close(&s->rig);
+		assert_int_equal(count(s, ".encoded"), 1);
+		assert_int_equal(count(s, ".index"), WORLD + 1);
+		if (bad[i]) {
+			char made[512];
+			(void)snprintf(made, sizeof(made), "%s", scratch_find(s->dir, ".encoded"));
+			(void)snprintf(strrchr(made, '.'), 9, "%s", bad[i]);
+			scratch_flip(made, 70);
+		}
+		assert_int_equal(recode_once(s, true), 0);
+		assert_int_equal(s->done.ranks, bad[i] ? 2 : 1);
+		assert_clean(s, true);
+	}
+}
+
+/* What readers can read can be stored again: a shard that is bad has a good one beside it, which has no index yet. */
+static void test_bad_beside_good(void **state)
+{
+	static const long places[] = {10, 60000};
+	struct scene *s = *state;
+
+	for (unsigned i = 0; i < 4; i++) {
+		scratch_remove(s->dir);
+		make(s);
+		assert_true(scratch_copy(fixture_shard(&s->step, 1), stray(s, 1, ".safetensors")));
+		scratch_flip(fixture_shard(&s->step, 1), places[i % 2]);
+		if (i >= 2)
+			assert_true(
+				scratch_copy(fixture_index(&s->step, 1), stray(s, 1, ".index")));
+		assert_good(s);
+		assert_int_equal(recode_once(s, true), 0);
+		assert_int_equal(s->done.ranks, WORLD);
+		assert_clean(s, true);
+	}
+}
+
+/* A job has taken the store over meanwhile: what is in the list may be its files. */
+static void test_fenced(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, false);
+	hold(s, CKPT_IO_OP_OPEN, ".encoded", 2);
+	struct ckpt_restore *restore = begin(s, true);
+	fixture_claim(s->dir, FIXTURE_RUN, 2, 1, 10);
+	core_rig_let_go(&s->rig);
+	core_rig_await(&s->rig, restore);
+	assert_int_equal(core_rig_end(&s->rig, restore), CKPT_EFENCED);
+	assert_non_null(strstr(s->rig.err.message, "the old files of rank 0 of step 10 stay"));
+	core_rig_close(&s->rig);
+	assert_int_equal(count(s, ".safetensors"), WORLD);
+	assert_int_equal(count(s, ".index"), WORLD + 1);
+	/* Nor are those removed that were begun. */
+	put_stray(s, 1, ".encoded");
+	open_rig(s, false);
+	hold(s, CKPT_IO_OP_READ, "rank-00001", 2);
+	restore = begin(s, true);
+	fixture_claim(s->dir, FIXTURE_RUN, 3, 1, 10);
+	core_rig_let_go(&s->rig);
+	core_rig_await(&s->rig, restore);
+	assert_int_equal(core_rig_end(&s->rig, restore), CKPT_EFENCED);
+	core_rig_close(&s->rig);
+	assert_int_equal(access(stray(s, 1, ".encoded"), F_OK), 0);
+	assert_int_equal(recode_once(s, true), 0);
+	assert_clean(s, true);
+}
+
+#define MANY 12
+
+/* A reader has the step listed anew for each rank whose files have got other names since, as often as that is. */
+static void test_reader_beside(void **state)
+{
+	struct scene *s = *state;
+	char paths[MANY][16];
+	struct fixture_step step = {.dir = s->dir,
+		.generation = 1,
+		.step = 11,
+		.tensors = fixture_floats(100),
+		.count = 1,
+		.chunk_bytes = 5000,
+		.world = MANY};
+
+	fixture_commit(&step);
+	open_rig(s, true);
+	for (unsigned i = 0; i < MANY; i++) {
+		(void)snprintf(paths[i], sizeof(paths[i]), "rank-%05u", i);
+		hold(s, CKPT_IO_OP_OPEN, paths[i], 1);
+	}
+	struct ckpt_restore *restore = core_rig_begin(&s->rig, 11, CKPT_SINK_NONE, NULL);
+	for (unsigned i = 0; i < MANY; i++) {
+		const char *old[2] = {fixture_index(&step, i), fixture_shard(&step, i)};
+		for (unsigned k = 0; k < 2; k++) {
+			char name[512];
+			(void)snprintf(name, sizeof(name), "%s", old[k]);
+			memset(strstr(name, paths[i]) + 11, 'a', 16);
+			assert_int_equal(rename(old[k], name), 0);
+		}
+		assert_int_equal(s->rig.fault.hits[i], 1);
+		core_rig_let_go(&s->rig);
+	}
+	core_rig_await(&s->rig, restore);
+	assert_int_equal(core_rig_end(&s->rig, restore), 0);
+	core_rig_close(&s->rig);
+}
+
+/* One that is cancelled has ended when it changes nothing any more. */
+static void test_cancelled(void **state)
+{
+	struct scene *s = *state;
+
+	open_rig(s, false);
+	hold(s, CKPT_IO_OP_UNLINK, ".safetensors", 1);
+	struct ckpt_restore *restore = begin(s, true);
+	ckpt_restore_post_cancel(restore);
+	core_rig_run(&s->rig);
+	assert_false(ckpt_latch_get(ckpt_restore_latch(restore)) & CKPT_DONE_END);
+	core_rig_let_go(&s->rig);
+	assert_true(ckpt_latch_get(ckpt_restore_latch(restore)) & CKPT_DONE_END);
+	assert_int_equal(core_rig_end(&s->rig, restore), -ECANCELED);
+	core_rig_close(&s->rig);
+	assert_int_equal(count(s, ".safetensors"), WORLD - 1);
+	assert_good(s);
+	assert_int_equal(recode_once(s, true), 0);
+	assert_clean(s, true);
 }
 
 /*
@@ -333,6 +555,13 @@ int main(void)
 		cmocka_unit_test_setup_teardown(test_read_only, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_damaged, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_bad_disk, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_bad_index, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_begun, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_finished, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_bad_beside_good, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_fenced, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_reader_beside, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_cancelled, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_every_request, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_no_memory, setup, teardown),
 	};
