@@ -78,7 +78,7 @@ enum ckpt_remote_encoding {
 	CKPT_REMOTE_PLAIN = 1,     /* as they are: files that are compressed here are decoded */
 	/*
 	 * Losslessly compressed: plain files are encoded when they are uploaded, by one worker, with a low priority. The
-	 * file is read again from the disk. It takes about 60 MiB of memory with blocks of 8 MiB.
+	 * file is read again from the disk. It takes about 75 MiB of memory with blocks of 8 MiB.
 	 */
 	CKPT_REMOTE_COMPACT = 2
 };

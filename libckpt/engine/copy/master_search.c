@@ -34,7 +34,8 @@ int ckpt_master_search_open(struct ckpt_master_search *search, const struct ckpt
 	for (size_t i = 0; i < layout->entry_count; i++) {
 		uint32_t dtype = layout->entries[i].dtype;
 
-		room += dtype == CKPT_F32;
+		/* Of a smaller chunk there is no sample. */
+		room += dtype == CKPT_F32 && layout->chunk_bytes >= 4;
 		if (is_half(dtype))
 			wanted[dtype == CKPT_F16] = true;
 	}

@@ -18,8 +18,9 @@ static struct ckpt_shard_encode *encode_of(struct ckpt_task *task)
 
 uint64_t ckpt_shard_encode_room(const struct ckpt_layout *layout)
 {
-	return layout->bytes + (uint64_t)layout->chunk_count * CKPT_ENCODED_RECORD +
-	       CKPT_ENCODED_TRAILER;
+	const uint64_t record = CKPT_ENCODED_RECORD + UINT64_C(4) * CKPT_ENCODED_REFS_MAX;
+
+	return layout->bytes + layout->chunk_count * record + CKPT_ENCODED_TRAILER;
 }
 
 /* The first failure is told. */
@@ -73,7 +74,9 @@ static int make_table(struct ckpt_shard_encode *e)
 	e->table.chunk_count = layout->chunk_count;
 	e->table.chunks = ckpt_alloc_array(layout->chunk_count, sizeof(*e->table.chunks));
 	e->out = ckpt_alloc(ckpt_chunk_encode_room(layout->chunk_bytes));
-	return e->table.chunks && e->out ? 0 : -ENOMEM;
+	e->back = ckpt_alloc(layout->chunk_bytes);
+	e->decoder = ckpt_chunk_decoder_open();
+	return e->table.chunks && e->out && e->back && e->decoder ? 0 : -ENOMEM;
 }
 
 /* Without memory for them 16-bit weights are encoded by themselves. */
@@ -135,7 +138,7 @@ static void take_writes(struct ckpt_shard_encode *e)
 			continue;
 		part->busy = false;
 		if (!stopping(e) && part->op.result < 0)
-			fail(e, ckpt_store_fail(&part->op, "write", NULL, e->config.err));
+			fail(e, ckpt_store_fail(&part->op, "write", &part->said, e->config.err));
 		if (!stopping(e))
 			atomic_fetch_add(e->config.counter, part->counts);
 		part->counts = 0;
@@ -173,7 +176,8 @@ static void start_writes(struct ckpt_shard_encode *e)
 			return;
 		memset(part->data + bytes, 0, padded - bytes);
 		part->busy = true;
-		ckpt_store_op_init(&part->op, &e->task, c->err);
+		ckpt_error_clear(&part->said);
+		ckpt_store_op_init(&part->op, &e->task, &part->said);
 		part->op.stop = c->stop;
 		ckpt_store_write(c->dest, &part->op, c->dest_file, part->data, padded,
 			e->begun * e->unit, -1);
@@ -407,21 +411,59 @@ static const char *chunk_bytes(const struct ckpt_shard_encode *e, uint64_t offse
 				      : e->window - (e->window_at - offset);
 }
 
-/* The same, and of its masters, which are before it. */
+/* Of its masters, which are before it. NULL: they are none. */
+static const void *master_bytes(void *user, uint64_t offset, size_t length, void *room)
+{
+	const struct ckpt_shard_encode *e = user;
+
+	(void)room;
+	for (size_t i = 0; i < e->range_count; i++) {
+		const struct ckpt_master_range *r = &e->ranges[i];
+
+		if (offset >= r->offset && offset + length <= r->offset + r->length)
+			return e->masters + r->at + (offset - r->offset);
+	}
+	return NULL;
+}
+
+/* Of both. */
 static const void *shard_bytes(void *user, uint64_t offset, size_t length, void *room)
 {
 	const struct ckpt_shard_encode *e = user;
-	size_t i = 0;
 
-	(void)room;
 	if (offset >= e->config.layout->chunks[e->chunk].offset)
 		return chunk_bytes(e, offset);
-	while (offset < e->ranges[i].offset ||
-		offset + length > e->ranges[i].offset + e->ranges[i].length) {
-		i++;
-		CKPT_ASSERT(i < e->range_count);
-	}
-	return e->masters + e->ranges[i].at + (offset - e->ranges[i].offset);
+	const void *master = master_bytes(user, offset, length, room);
+	CKPT_ASSERT(master);
+	return master;
+}
+
+/* Whether a reader will get the chunk that is in `out`. */
+static bool comes_back(struct ckpt_shard_encode *e)
+{
+	const struct ckpt_stored_chunk item = {.chunk = e->chunk, .bytes = e->out};
+	const struct ckpt_stored_chunks stored = {.layout = e->config.layout,
+		.encoded = &e->table,
+		.items = &item,
+		.count = 1,
+		.masters = master_bytes,
+		.user = e};
+	const char *back;
+
+	return ckpt_chunk_decode(e->decoder, &stored, e->chunk, e->back, &back) == 0;
+}
+
+static void store_plain(struct ckpt_shard_encode *e, struct ckpt_encoded_chunk *stored)
+{
+	const struct ckpt_chunk *c = &e->config.layout->chunks[e->chunk];
+
+	memcpy(e->out, chunk_bytes(e, c->offset), c->length);
+	e->table.ref_count -= stored->ref_count;
+	stored->ref_count = 0;
+	stored->kind = CKPT_ENCODED_PLAIN;
+	stored->length = c->length;
+	stored->digest = c->digest;
+	e->undone++;
 }
 
 static void encode_chunk(struct ckpt_shard_encode *e)
@@ -439,6 +481,8 @@ static void encode_chunk(struct ckpt_shard_encode *e)
 	if (stored->ref_count > 0)
 		memcpy(e->table.refs + e->table.ref_count, refs, stored->ref_count * sizeof(*refs));
 	e->table.ref_count += stored->ref_count;
+	if (!comes_back(e))
+		store_plain(e, stored);
 	append(e, e->out, stored->length);
 	part_at(e, (e->length - 1) / e->unit)->counts += e->config.layout->chunks[e->chunk].length;
 }
@@ -485,7 +529,13 @@ static int end_body(struct ckpt_task *task)
 	CKPT_AWAIT(task, serve(e) && !any_busy(e) && (stopping(e) || next_part(e) == 0));
 	if (e->config.rate_limit)
 		ckpt_rate_limit_stop(e->config.rate_limit);
+	CKPT_ASSERT(e->length <= ckpt_shard_encode_room(e->config.layout));
 	e->bytes = e->length;
+	if (e->undone > 0)
+		ckpt_log(e->config.core->parts.log, CKPT_LOG_WARN,
+			"%zu of %zu chunks of %s did not decode to what they were, and are stored "
+			"as they are: the memory of this machine or the encoder is at fault",
+			e->undone, e->config.layout->chunk_count, e->config.file->path);
 	return e->code ? e->code : *e->config.stop;
 	CKPT_TASK_END(task);
 }
@@ -565,6 +615,7 @@ void ckpt_shard_encode_clear(struct ckpt_shard_encode *encode)
 {
 	CKPT_ASSERT(!ckpt_task_active(&encode->task));
 	ckpt_chunk_scratch_close(&encode->scratch);
+	ckpt_chunk_decoder_close(encode->decoder);
 	ckpt_buf_free(&encode->tail);
 	ckpt_master_search_close(&encode->search);
 	ckpt_free(encode->masters);
@@ -572,6 +623,7 @@ void ckpt_shard_encode_clear(struct ckpt_shard_encode *encode)
 	ckpt_free(encode->table.chunks);
 	ckpt_free(encode->table.refs);
 	ckpt_free(encode->out);
+	ckpt_free(encode->back);
 	ckpt_free(encode->parts);
 	ckpt_free(encode->memory);
 	*encode = (struct ckpt_shard_encode){0};

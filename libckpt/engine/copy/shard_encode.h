@@ -2,7 +2,8 @@
 /*
  * A plain shard on its way into a store as an encoded one: the file is read once from its beginning, each chunk is
  * compared with its digest and encoded by a worker, and what comes out is written in the units of the store. Chunks lie
- * in the order of the index, without gaps. The fp32 elements that 16-bit weights are the rounding of are read and compared
+ * in the order of the index, without gaps. What was encoded is decoded again at once: a chunk that does not come back is
+ * stored as it is. The fp32 elements that 16-bit weights are the rounding of are read and compared
  * again for that.
  *
  * The memory is bounded: one block of the file and the chunk before it, one chunk that is being encoded, another one and
@@ -14,11 +15,13 @@
 
 #include "base/task_job.h"
 #include "engine/copy/master_search.h"
+#include "engine/shard/chunk_decode.h"
 #include "engine/shard/read.h"
 
 /* A unit of the new file: it is filled, and then written. */
 struct ckpt_shard_encode_part {
 	struct ckpt_store_op op;
+	struct ckpt_error said; /* by the store that is written */
 	char *data;
 	uint64_t counts; /* bytes of the shard whose last stored byte is in it */
 	bool busy;       /* it is being written */
@@ -37,7 +40,10 @@ struct ckpt_shard_encode {
 	struct ckpt_encoded table;
 	struct ckpt_buf tail; /* table and trailer */
 	uint64_t tail_sent;
-	uint8_t *out; /* room for a chunk that is being encoded */
+	uint8_t *out; /* room for a chunk that is being encoded ... */
+	char *back;   /* ... and for what it is decoded to */
+	struct ckpt_chunk_decoder *decoder;
+	size_t undone; /* chunks that did not come back */
 	char *memory;
 	char *window; /* aligned, a block of the file; before it there is room for a chunk */
 	uint64_t window_bytes;

@@ -366,6 +366,22 @@ static bool is_master(const struct ckpt_layout *layout, uint64_t offset, size_t 
 	       offset - e->offset < e->nbytes && bytes <= e->nbytes - (offset - e->offset);
 }
 
+/* The same, where they are in memory. */
+static bool copy_master(
+	struct ckpt_chunk_decoder *d, const struct link *link, uint64_t offset, size_t bytes)
+{
+	const struct ckpt_stored_chunks *stored = link->stored;
+	size_t last = ckpt_layout_chunk_at(stored->layout, offset + bytes - 1);
+
+	for (size_t i = ckpt_layout_chunk_at(stored->layout, offset); i <= last; i++)
+		if (!refers(stored->encoded, link->chunk, i))
+			return false;
+	const void *from = stored->masters(stored->user, offset, bytes, d->master);
+	if (from && from != d->master)
+		memcpy(d->master, from, bytes);
+	return from;
+}
+
 static bool fetch_master(struct ckpt_chunk_decoder *d, const struct link *link,
 	const struct ckpt_chunk_part *part, const struct stored_part *from)
 {
@@ -373,7 +389,7 @@ static bool fetch_master(struct ckpt_chunk_decoder *d, const struct link *link,
 	size_t bytes = (size_t)part->length / part->width * 4;
 
 	return rounds && is_master(link->stored->layout, from->master, bytes) &&
-	       gather(d, link, from->master, bytes);
+	       (link->stored->masters ? copy_master : gather)(d, link, from->master, bytes);
 }
 
 int ckpt_chunk_decode(struct ckpt_chunk_decoder *decoder, const struct ckpt_stored_chunks *stored,

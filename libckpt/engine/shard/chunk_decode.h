@@ -25,6 +25,12 @@ struct ckpt_stored_chunks {
 	const struct ckpt_stored_chunk *items; /* by file, and of a file by chunk */
 	size_t count;
 	const atomic_bool *stopped; /* decoding ends early; NULL: never */
+	/*
+	 * Who has just encoded the chunk has the fp32 elements of the shard that it was rounded from. Where they are; NULL: these
+	 * are none. The function NULL: the chunks that it refers to are decoded.
+	 */
+	const void *(*masters)(void *user, uint64_t offset, size_t length, void *room);
+	void *user;
 };
 
 struct ckpt_chunk_decoder;
@@ -49,9 +55,10 @@ bool ckpt_chunk_decoder_is_for(const struct ckpt_chunk_decoder *decoder, uint64_
 void ckpt_chunk_decoder_close(struct ckpt_chunk_decoder *decoder);
 
 /*
- * Decodes a chunk of `stored`, which also has those that it refers to, and of all of them what is in the bases; and compares
- * it with its digest in the layout.
- * `out` has room for the chunk; NULL: it is decoded into memory of the decoder. *ret_bytes is where it is, until the
+ * Decodes a chunk of `stored`, which also has those that it refers to, unless it has `masters`, and of all of them what is in
+ * the bases; and compares it with its digest in the layout.
+ * `out` has room for the chunk; NULL: it is decoded into memory of the decoder. With `masters` and `out`, without bases, the
+ * decoder need not be for a shard. *ret_bytes is where it is, until the
  * next call. CKPT_EINTEGRITY: it is damaged, or it was stopped. CKPT_EFORMAT: chunks that it refers to would be decoded
  * more than CKPT_REF_DECODES_MAX times.
  */

@@ -146,11 +146,26 @@ COPIES = [
         "the only good file of a rank goes when the new one has been read back", RECODE),
     Planted(
         "recode-removes-before-it-publishes", "libckpt/engine/copy/recode.c",
-        "\treturn ckpt_task_continue(task, publish_body);\n",
+        "\treturn ckpt_task_continue(task, c->kept ? index_body : publish_body);\n",
         "\tckpt_shard_copy_start_clean(&c->copy, &c->elsewhere->lister.files);\n"
         "\tCKPT_AWAIT(task, c->copy.task.finished);\n"
-        "\treturn ckpt_task_continue(task, publish_body);\n",
+        "\treturn ckpt_task_continue(task, c->kept ? index_body : publish_body);\n",
         "a rank has an index and a shard at every moment", RECODE),
+    Planted(
+        "recode-does-not-read-the-index", "libckpt/engine/copy/recode.c",
+        "\tr = c->op.result < 0 || c->job.result < 0 ? fail_index(c) : 0;\n",
+        "\tr = 0;\n",
+        "the only good index of a rank goes when the new one has been read back", RECODE),
+    Planted(
+        "recode-makes-room-unseen", "libckpt/engine/copy/recode.c",
+        "\tr = c->bad.count > 0 ? fail_bad(c, &c->shard) : 0;\n",
+        "\tr = 0;\n",
+        "a shard without an index may be the only good one of a rank", RECODE),
+    Planted(
+        "upload-does-not-decode", "libckpt/engine/copy/shard_encode.c",
+        "\tif (!comes_back(e))\n",
+        "\tif (false)\n",
+        "what is encoded on its way is decoded before it is sent", ENCODING),
     Planted(
         "upload-encodes-what-is-bad", "libckpt/engine/copy/shard_encode.c",
         "\tif (!ckpt_digest_equal(&digest, &c->digest))\n",

@@ -13,6 +13,7 @@
 #include "codec/codec.h"
 #include "engine/copy/upload_queue.h"
 #include "engine/lineage/lineage.h"
+#include "engine/shard/chunk_encode.h"
 #include "lib/core_rig.h"
 #include "lib/prng.h"
 #include "lib/scratch.h"
@@ -28,6 +29,32 @@ struct scene {
 	struct core_rig rig;
 	uint64_t opened;
 };
+
+/* An encoder that errs: in chunks of this number on; its digests are those of what it has made. */
+static size_t errs_from = SIZE_MAX;
+static unsigned errors;
+
+/* The names that the linker gives them. */
+// NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
+void __real_ckpt_chunk_encode(const struct ckpt_chunk_scratch *scratch,
+	const struct ckpt_chunk_source *source, size_t chunk, uint8_t *out, uint32_t *refs,
+	struct ckpt_encoded_chunk *ret_stored);
+void __wrap_ckpt_chunk_encode(const struct ckpt_chunk_scratch *scratch,
+	const struct ckpt_chunk_source *source, size_t chunk, uint8_t *out, uint32_t *refs,
+	struct ckpt_encoded_chunk *ret_stored);
+// NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp)
+
+void __wrap_ckpt_chunk_encode(const struct ckpt_chunk_scratch *scratch,
+	const struct ckpt_chunk_source *source, size_t chunk, uint8_t *out, uint32_t *refs,
+	struct ckpt_encoded_chunk *ret_stored)
+{
+	__real_ckpt_chunk_encode(scratch, source, chunk, out, refs, ret_stored);
+	if (chunk < errs_from || ret_stored->kind != CKPT_ENCODED_PARTS)
+		return;
+	/* A part's first byte, its last one, or that in the middle: the head, too, and the offset of a master. */
+	out[++errors % 3 == 0 ? 9 : ret_stored->length / (errors % 3) - 1] ^= 4;
+	ret_stored->digest = ckpt_digest_of(out, ret_stored->length);
+}
 
 static int setup(void **state)
 {
@@ -163,12 +190,17 @@ static void test_compact_there(void **state)
 	}
 }
 
-#define HALVES 20011
+#define HALVES   20011
+/* Cases, the first ones, in which the encoder does not err. */
+#define ALL_GOOD 6
 
-/* Weights of 16 bits, which take no room beside those that they are the rounding of, and some that are of none. */
+/*
+ * Weights of 16 bits, which take no room beside those that they are the rounding of, and some that are of none. Of what an
+ * encoder that errs makes of them nothing is stored that does not come back.
+ */
 static void test_masters(void **state)
 {
-	static const uint64_t chunks[] = {16384, 65536, 5000, 60001, 4096, 100};
+	static const uint64_t chunks[] = {16384, 65536, 5000, 60001, 4096, 100, 16384, 5000};
 	static float master[HALVES];
 	static uint16_t bf16[HALVES];
 	static uint16_t f16[HALVES];
@@ -216,15 +248,63 @@ static void test_masters(void **state)
 		assert_int_equal(ckpt_save_new(&s->rig.core, NULL, 1, false, 0, &one), 0);
 		assert_int_equal(ckpt_save_put_tensors(one, tensors, 7, &s->rig.err), 0);
 		assert_int_equal(ckpt_save_prepare(one, &s->rig.plan, &s->rig.err), 0);
+		errs_from = i < ALL_GOOD ? SIZE_MAX : 3;
+		errors = 0;
 		(void)core_rig_post(&s->rig, one);
 		assert_int_equal(core_rig_end_save(&s->rig, one), 0);
 		core_rig_run(&s->rig);
+		errs_from = SIZE_MAX;
+		assert_true(i < ALL_GOOD || errors > 5);
+		assert_int_equal(i >= ALL_GOOD, core_rig_logged(&s->rig, CKPT_LOG_WARN,
+							"did not decode to what they were"));
 		assert_true(is_there(s));
 		off_t plain = size_of(scratch_find(s->local, PLAIN));
 		off_t encoded = size_of(scratch_find(s->remote, ENCODED));
 		/* Of parts that are as small as that nothing is found; and of those that end within an element. */
-		if (chunks[i] >= 16384 && chunks[i] % 2 == 0)
+		if (i < ALL_GOOD && chunks[i] >= 16384 && chunks[i] % 2 == 0)
 			assert_true(plain - encoded > (2 * HALVES + 9000) * 2 * 9 / 10);
+		core_rig_close(&s->rig);
+		assert_good_there(s);
+		begin_again(state);
+		s = *state;
+	}
+}
+
+/* In a chunk that is shorter than an element nothing is searched for. */
+static void test_short_chunks(void **state)
+{
+	static float master[40];
+	static uint16_t rounded[40];
+	static const int64_t count[1] = {40};
+	struct scene *s = *state;
+
+	for (size_t i = 0; i < 40; i++)
+		master[i] = (float)i * 0.3f;
+	ckpt_codec_round(CKPT_KIND_BF16, master, 40, rounded);
+	const struct ckpt_tensor tensors[2] = {{.size = sizeof(tensors[0]),
+						       .name = "master",
+						       .dtype = CKPT_F32,
+						       .ndim = 1,
+						       .shape = count,
+						       .data = master},
+		{.size = sizeof(tensors[0]),
+			.name = "rounded",
+			.dtype = CKPT_BF16,
+			.ndim = 1,
+			.shape = count,
+			.data = rounded}};
+	for (uint64_t chunk = 1; chunk <= 4; chunk++) {
+		struct ckpt_save *one = NULL;
+		open_job(s, (struct core_rig_config){.chunk_bytes = chunk}, CKPT_REMOTE_COMPACT);
+		assert_int_equal(core_rig_claim(&s->rig), 0);
+		assert_int_equal(ckpt_save_new(&s->rig.core, NULL, 1, false, 0, &one), 0);
+		assert_int_equal(ckpt_save_put_tensors(one, tensors, 2, &s->rig.err), 0);
+		assert_int_equal(ckpt_save_prepare(one, &s->rig.plan, &s->rig.err), 0);
+		(void)core_rig_post(&s->rig, one);
+		assert_int_equal(core_rig_end_save(&s->rig, one), 0);
+		core_rig_run(&s->rig);
+		assert_true(is_there(s));
+		assert_forms(s, PLAIN, ENCODED);
 		core_rig_close(&s->rig);
 		assert_good_there(s);
 		begin_again(state);
@@ -380,6 +460,7 @@ int main(void)
 	static const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup_teardown(test_compact_there, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_masters, setup, teardown),
+		cmocka_unit_test_setup_teardown(test_short_chunks, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_plain_there, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_as_it_is, setup, teardown),
 		cmocka_unit_test_setup_teardown(test_rate, setup, teardown),
