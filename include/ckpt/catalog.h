@@ -245,8 +245,8 @@ CKPT_API int ckpt_recode_step_info(
  * Deletes a step: its manifest, then its shards. Returns when it is deleted. If every node has its own store, delete the
  * newest step on all of them: otherwise a node that has it copies its manifest back to the others.
  * Errors: -EBUSY (the step is open for reading on this machine, or is the only good step of the lineage, or this process
- * has resumed from it and committed nothing since), -EROFS (the engine is read only), CKPT_EFENCED, CKPT_ENOSTEP, -EINVAL,
- * CKPT_EFORKED.
+ * has resumed from it and committed nothing since), -EROFS (the engine is read only), CKPT_EFENCED, CKPT_ENOSTEP, -EINVAL
+ * (also: with CKPT_ENCODING_DELTA only rank 0 deletes), CKPT_EFORKED.
  */
 CKPT_API int ckpt_catalog_remove(struct ckpt_engine *engine, uint64_t step);
 

@@ -65,9 +65,10 @@ enum ckpt_encoding {
 	CKPT_ENCODING_COMPACT = 1,
 	/*
 	 * As COMPACT, and what has changed little since the last step as the difference to it: such a step needs that one, and
-	 * retention keeps it. It is not done where the staging memory does not hold two states of this rank, in the first
-	 * step of a process, after a step that failed, in steps that keep_every keeps or that go to a remote store, and
-	 * after 16 steps or when the differences have come to as much as a step by itself.
+	 * retention keeps it. It is not done where the staging memory does not hold two states of this rank, with
+	 * CKPT_ENGINE_NODE_STORE, in the first step of a process, after a step that failed, in steps that keep_every
+	 * keeps or that go to a remote store, and after 16 steps or when the differences have come to as much as a step
+	 * by itself.
 	 */
 	CKPT_ENCODING_DELTA = 2
 };

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <ckpt/types.h>
 #include "base/error.h"
@@ -51,6 +52,9 @@ enum member {
 	BASE
 };
 
+/* In no text: there its quotes are escaped. */
+#define STORED_MEMBER ",\"stored\":"
+
 #define COMMON                                                                                     \
 	[FORMAT] = CKPT_SEALED_FORMAT, [KIND_] = CKPT_SEALED_KIND, [DIGEST] = CKPT_SEALED_DIGEST,  \
 	[CODE] = "code", [REASON] = "reason", [GENERATION] = "generation", [STEP] = "step",        \
@@ -60,22 +64,16 @@ static const char *const verdict_members[] = {COMMON, NULL};
 static const char *const outcome_members[] = {
 	COMMON, [ATTEMPT] = "attempt", [BYTES] = "bytes", [OPEN] = "open", [COMPARED] = "alike",
 	[CLUE] = "clue", [DIFFER] = "differ", [FOLLOW] = "follow", NULL};
-static const char *const rank_members[] = {
-	COMMON,
-	[ATTEMPT] = "attempt",
-	[RANK] = "rank",
-	[NODE] = "node",
-	[INDEX_DIGEST] = "index_digest",
-	[INDEX_BYTES] = "index_bytes",
-	[SHARD_BYTES] = "shard_bytes",
-	[PLAN] = "plan",
-	[ALIKE] = "common",
-	[DIGESTS] = "alike",
-	[BALANCE] = "balance",
-	[STORED] = "stored",
-	[BASE] = "base",
-	NULL,
-};
+#define RANK_MEMBERS                                                                               \
+	COMMON, [ATTEMPT] = "attempt", [RANK] = "rank", [NODE] = "node",                           \
+		[INDEX_DIGEST] = "index_digest", [INDEX_BYTES] = "index_bytes",                    \
+		[SHARD_BYTES] = "shard_bytes", [PLAN] = "plan", [ALIKE] = "common",                \
+		[DIGESTS] = "alike", [BALANCE] = "balance"
+
+static const char *const rank_members[] = {RANK_MEMBERS, NULL};
+/* Of a rank that stores differences; the others have 1 KiB for what they say. */
+static const char *const delta_members[] = {
+	RANK_MEMBERS, [STORED] = "stored", [BASE] = "base", NULL};
 
 /* Codes are negative, but numbers of this format have no sign: writes the absolute value. */
 static void put_verdict(const struct ckpt_verdict *verdict, struct ckpt_buf *out)
@@ -139,9 +137,10 @@ int ckpt_rank_record_encode(const struct ckpt_rank_record *record, struct ckpt_b
 		hex, rank->index_bytes, rank->shard_bytes, plan, common);
 	ckpt_buf_puts(out, ",\"alike\":");
 	ckpt_put_name(out, record->alike);
-	ckpt_buf_printf(out,
-		",\"balance\":\"%016" PRIx64 "\",\"stored\":%" PRIu64 ",\"base\":%" PRIu64,
-		record->balance, record->stored, record->base);
+	ckpt_buf_printf(out, ",\"balance\":\"%016" PRIx64 "\"", record->balance);
+	if (record->stored > 0 || record->base > 0)
+		ckpt_buf_printf(out, STORED_MEMBER "%" PRIu64 ",\"base\":%" PRIu64, record->stored,
+			record->base);
 	ckpt_sealed_finish(out);
 	return out->failed ? -ENOMEM : 0;
 }
@@ -311,11 +310,12 @@ int ckpt_rank_record_decode(const void *data, size_t length, const char *key,
 	struct ckpt_error *err, struct ckpt_rank_record *ret_record)
 {
 	struct ckpt_rank_record record = {0};
+	bool delta = memmem(data, length, STORED_MEMBER, sizeof(STORED_MEMBER) - 1);
 	int r = ckpt_sealed_check(data, length, RANK_KIND, key, err);
 
 	if (r == 0)
-		r = ckpt_sealed_read(
-			data, length, rank_members, read_rank_member, &record, key, err);
+		r = ckpt_sealed_read(data, length, delta ? delta_members : rank_members,
+			read_rank_member, &record, key, err);
 	/* Values that a manifest could not contain. */
 	if (r == 0 && record.verdict.code == 0 && record.rank.index_bytes == 0)
 		r = ckpt_sealed_lacks(rank_members[INDEX_BYTES], key, err);

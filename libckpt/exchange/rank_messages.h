@@ -54,8 +54,8 @@ struct ckpt_rank_record {
 	struct ckpt_digest plan;   /* digest of names, types and boxes */
 	struct ckpt_digest common; /* digest of what all ranks must have alike */
 	uint64_t balance;          /* the sum over all ranks is 0 */
-	uint64_t stored;           /* size of the shard's file */
-	uint64_t base;             /* 1 and the step that it is the difference to; 0: to none */
+	uint64_t stored; /* size of the shard's file, of a rank that stores differences; else 0 */
+	uint64_t base;   /* 1 and the step that it is the difference to; 0: to none */
 	char alike
 		/* Its digests, see engine/ranks/replica_digest.h; "": none. */
 		[CKPT_REPLICA_DIGEST_CHARS];

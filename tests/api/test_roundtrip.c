@@ -327,9 +327,9 @@ static void test_encodings(void **state)
 	struct ckpt_engine *engine = NULL;
 	struct kit_vector v;
 
-	opts.encoding = 2;
+	opts.encoding = 3;
 	assert_int_equal(ckpt_engine_open(dir, &opts, &engine), -EINVAL);
-	assert_non_null(strstr(ckpt_last_error(), "encoding is 2"));
+	assert_non_null(strstr(ckpt_last_error(), "encoding is 3"));
 	kit_fill(&v, "w", 400000, 1);
 	for (uint64_t step = 1; step <= 3; step++) {
 		struct ckpt_save_info info = {.size = sizeof(info)};

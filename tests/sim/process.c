@@ -10,7 +10,7 @@
 #include "world.h"
 
 /* Bytes for each of what an engine has to do with. */
-#define MEMORY_BASE    205000
+#define MEMORY_BASE    219000
 #define MEMORY_SAVE    275000 /* its names and shapes are kept in pieces of 256 KiB */
 #define MEMORY_STEP    2600
 #define MEMORY_CLAIM   1200
@@ -19,7 +19,7 @@
 #define MEMORY_CHUNK   400
 #define MEMORY_FINDING 6000 /* one of every chunk that is damaged, in an array that grows */
 #define MEMORY_CODECS  (UINT64_C(160) << 20) /* three encoders, and the decoders of two restores */
-#define MEMORY_READING 91000 /* a restore beyond two: given up, and held by its storage */
+#define MEMORY_READING 98000 /* a restore beyond two: given up, and held by its storage */
 
 #define ROOT 9 /* stands for the descriptor of the store's directory */
 

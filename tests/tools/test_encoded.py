@@ -160,6 +160,18 @@ def test_resumed_in_the_other_form(
                 is_plain(out, plain, encoded)
 
 
+def test_resumed_in_the_same_form(here: Bucket, encoded: Path, tmp_path: Path) -> None:
+    """A copy that was cut short before its manifest: a shard that is whole stays."""
+    out = tmp_path / "out"
+    here.good("ckpt-restore", encoded, out)
+    (manifest,) = out.glob("g*/step-*/manifest.json")
+    manifest.unlink()
+    before = shard(out), shard(out).stat().st_ino
+    here.good("ckpt-restore", encoded, out)
+    assert "all good" in here.good("ckpt-verify", out)
+    assert (shard(out), shard(out).stat().st_ino) == before
+
+
 def test_from_a_bucket_and_into_one(
     bucket: Bucket, plain: Path, encoded: Path, tmp_path: Path
 ) -> None:

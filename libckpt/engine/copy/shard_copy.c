@@ -174,7 +174,7 @@ static int undo_body(struct ckpt_task *task)
 static bool is_new(const struct ckpt_shard_copy *c, const struct ckpt_rank_file_name *name)
 {
 	return strcmp(name->attempt, c->attempt) == 0 &&
-	       (name->form == CKPT_RANK_INDEX || name->form == form_of(c));
+	       (name->form == CKPT_RANK_INDEX || name->form == c->stays);
 }
 
 /* Goes to the next file of that kind that is not new. */
@@ -268,7 +268,14 @@ void ckpt_shard_copy_start_undo(struct ckpt_shard_copy *copy)
 
 void ckpt_shard_copy_start_clean(struct ckpt_shard_copy *copy, const struct ckpt_rank_files *there)
 {
+	ckpt_shard_copy_start_clean_beside(copy, there, form_of(copy));
+}
+
+void ckpt_shard_copy_start_clean_beside(
+	struct ckpt_shard_copy *copy, const struct ckpt_rank_files *there, enum ckpt_rank_file form)
+{
 	copy->there = there;
+	copy->stays = form;
 	copy->old.attempt[0] = 0;
 	copy->removed = false;
 	start(copy, clean_body);

@@ -40,6 +40,7 @@ struct ckpt_shard_copy {
 	/* Its own. */
 	struct ckpt_store_op op;
 	const struct ckpt_rank_files *there;
+	enum ckpt_rank_file stays; /* the form of the shard that does */
 	struct ckpt_rank_file_name old;
 	bool removed; /* an index */
 };
@@ -63,6 +64,9 @@ void ckpt_shard_copy_start_undo(struct ckpt_shard_copy *copy);
  * was listed before the new files were created: then two copies at once never remove the new files of both.
  */
 void ckpt_shard_copy_start_clean(struct ckpt_shard_copy *copy, const struct ckpt_rank_files *there);
+/* The same where the shard that stays was there: of copy->attempt, and in this form. */
+void ckpt_shard_copy_start_clean_beside(struct ckpt_shard_copy *copy,
+	const struct ckpt_rank_files *there, enum ckpt_rank_file form);
 
 /* Has it look at `stop`. */
 void ckpt_shard_copy_wake(struct ckpt_shard_copy *copy);

@@ -187,7 +187,7 @@ static int look_shard_body(struct ckpt_task *task)
 	/* Its index was published after it was synced: the commit syncs the names. What else there is of the rank goes. */
 	ckpt_step_copy_init_copy(e);
 	memcpy(e->copy.attempt, e->left.name.attempt, sizeof(e->copy.attempt));
-	ckpt_shard_copy_start_clean(&e->copy, &e->lister.files);
+	ckpt_shard_copy_start_clean_beside(&e->copy, &e->lister.files, e->left.name.form);
 	CKPT_AWAIT(task, e->copy.task.finished);
 	return end(e, ckpt_step_copy_take_clean(e));
 	CKPT_TASK_END(task);

@@ -39,6 +39,11 @@ static int choose(struct ckpt_delete_command *remover)
 	if (core->config.read_only)
 		return ckpt_fail(
 			err, -EROFS, "the store %s was opened read only", core->parts.label);
+	/* The others may go on from it: who owns the store tells them. */
+	if (core->config.delta && !ckpt_core_owns_store(core))
+		return ckpt_fail(err, -EINVAL,
+			"steps are stored as differences: remove step %llu of %s on rank 0", step,
+			core->parts.label);
 	int r = ckpt_lineage_mark(&core->lineage->scan, err);
 	if (r < 0)
 		return r;

@@ -44,7 +44,8 @@ static void halt(struct ckpt_restore *r, int code)
 	ckpt_task_wake(&r->fetch.task);
 	ckpt_task_wake(&r->step_copy.look.task);
 	ckpt_shard_copy_wake(&r->step_copy.copy);
-	ckpt_recode_wake(&r->recode);
+	if (r->recode)
+		ckpt_recode_wake(r->recode);
 	ckpt_task_wake(&r->sink_task);
 	if (r->ranks)
 		ckpt_task_wake(&r->ranks->call.task);
@@ -263,7 +264,7 @@ static bool may_settle(const struct ckpt_restore *r)
 
 	/* If a manifest may have been published, the outcome depends on that. A recode changes files until it ends. */
 	if (!r->stop || r->ended || ckpt_shard_load_copies(&r->load) > 0 ||
-		r->step_copy.publish_tried || ckpt_task_active(&r->recode.task))
+		r->step_copy.publish_tried || (r->recode && ckpt_task_active(&r->recode->task)))
 		return false;
 	if (!r->ranks || r->released)
 		return true;

@@ -53,7 +53,7 @@ static bool can_repair(const struct ckpt_restore *r)
 	const struct ckpt_core *core = r->core;
 
 	if (!ckpt_restore_is_mine(r) || !is_mendable(r) || !core->upload_queue ||
-		core->restorer->repairing)
+		core->restorer->repairing || core->restorer->recoding)
 		return false;
 	if (core->config.node_store && r->ranks)
 		return r->for_all;

@@ -59,6 +59,10 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
 	r->owner = owner;
 	r->wanted = step;
 	r->sink = sink;
+	if (sink == CKPT_SINK_RECODE && !(r->recode = ckpt_alloc(sizeof(*r->recode)))) {
+		ckpt_free(r);
+		return -ENOMEM;
+	}
 	r->forks = ckpt_fork_count();
 	r->dest.root = -1;
 	r->pick.lock.fd = -1;
@@ -70,6 +74,7 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
 		code = ckpt_latch_init(&r->latch);
 	if (code < 0) {
 		ckpt_restore_sync_free(r->ranks);
+		ckpt_free(r->recode);
 		ckpt_free(r);
 		return code;
 	}
@@ -77,6 +82,7 @@ int ckpt_restore_new(struct ckpt_core *core, struct ckpt_engine *owner, uint64_t
 	if (code < 0) {
 		ckpt_latch_destroy(&r->latch);
 		ckpt_restore_sync_free(r->ranks);
+		ckpt_free(r->recode);
 		ckpt_free(r);
 		return code;
 	}
@@ -117,7 +123,7 @@ int ckpt_restore_set_near(struct ckpt_restore *restore, const struct ckpt_restor
 void ckpt_restore_set_encodes(struct ckpt_restore *restore)
 {
 	CKPT_ASSERT(restore->sink == CKPT_SINK_RECODE);
-	restore->recode.encodes = true;
+	restore->recode->encodes = true;
 }
 
 void ckpt_restore_set_quick(struct ckpt_restore *restore)
@@ -140,6 +146,7 @@ void ckpt_restore_unref(struct ckpt_restore *restore)
 	ckpt_findings_clear(&restore->findings);
 	ckpt_shard_read_clear(&restore->fetch);
 	ckpt_step_copy_clear(&restore->step_copy);
+	ckpt_free(restore->recode);
 	ckpt_shard_clear(&restore->shard);
 	ckpt_shard_location_clear(&restore->elsewhere);
 	ckpt_catalog_map_reader_free(restore->catalog);
@@ -485,9 +492,9 @@ struct ckpt_restore_recoded ckpt_restore_recoded(const struct ckpt_restore *rest
 {
 	if (!answered(restore, CKPT_DONE_END))
 		return (struct ckpt_restore_recoded){0};
-	return (struct ckpt_restore_recoded){.ranks = restore->recode.ranks,
-		.bytes_before = restore->recode.bytes_before,
-		.bytes_after = restore->recode.bytes_after};
+	return (struct ckpt_restore_recoded){.ranks = restore->recode->ranks,
+		.bytes_before = restore->recode->bytes_before,
+		.bytes_after = restore->recode->bytes_after};
 }
 
 bool ckpt_restore_existed(const struct ckpt_restore *restore)

@@ -31,6 +31,7 @@ struct ckpt_restorer {
 	uint64_t repaired_generation; /* of the step that was last repaired; 0: none */
 	uint64_t repaired_step;
 	bool repairing; /* a restore repairs a step */
+	bool recoding; /* a recode is under way: it takes files that are begun for those that a kill left */
 };
 
 /* What a restore of all ranks of a job has beside: restore/sync.c. */
@@ -109,7 +110,7 @@ struct ckpt_restore {
 	struct ckpt_shard shard;
 	struct ckpt_shard_read fetch;
 	struct ckpt_step_copy step_copy;
-	struct ckpt_recode recode;
+	struct ckpt_recode *recode;              /* of sink RECODE; else NULL */
 	struct ckpt_shard_location elsewhere;    /* of a verification, an export or a recode */
 	struct ckpt_catalog_map_reader *catalog; /* the same; NULL: the manifest names no catalog */
 	/* Of a verification: compares an index with the catalog. */

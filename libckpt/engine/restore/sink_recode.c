@@ -8,14 +8,14 @@
 
 static void start_recode(struct ckpt_restore *r)
 {
-	r->recode.core = r->core;
-	r->recode.pick = &r->pick;
-	r->recode.elsewhere = &r->elsewhere;
-	r->recode.stop = &r->stop;
-	r->recode.err = &r->why;
-	r->recode.counter = &r->bytes_done;
-	r->recode.waiter = &r->sink_task;
-	ckpt_recode_start(&r->recode);
+	r->recode->core = r->core;
+	r->recode->pick = &r->pick;
+	r->recode->elsewhere = &r->elsewhere;
+	r->recode->stop = &r->stop;
+	r->recode->err = &r->why;
+	r->recode->counter = &r->bytes_done;
+	r->recode->waiter = &r->sink_task;
+	ckpt_recode_start(r->recode);
 }
 
 int ckpt_sink_recode_body(struct ckpt_task *task)
@@ -37,8 +37,14 @@ int ckpt_sink_recode_body(struct ckpt_task *task)
 	if (!ckpt_sink_passed(r, &r->elsewhere.task) || r->stop)
 		return r->stop ? r->stop : r->code;
 	ckpt_sink_count_all(r);
+	if (r->core->restorer->recoding || r->core->restorer->repairing)
+		return ckpt_fail(&r->why, -EBUSY,
+			"a step of %s is being repaired or stored again: wait for its end",
+			r->core->parts.label);
+	r->core->restorer->recoding = true;
 	start_recode(r);
-	CKPT_AWAIT(task, r->recode.task.finished);
-	return r->recode.task.result;
+	CKPT_AWAIT(task, r->recode->task.finished);
+	r->core->restorer->recoding = false;
+	return r->recode->task.result;
 	CKPT_TASK_END(task);
 }

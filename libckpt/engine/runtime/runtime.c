@@ -211,7 +211,9 @@ static int open_core(
 		.decoders = ckpt_env_os_threads(engine->env),
 		.encoders = encoders_of(opts),
 		.remote_encoding = opts->remote_encoding,
-		.delta = opts->encoding == CKPT_ENCODING_DELTA};
+		/* A base that is gone on one node alone would not be known to rank 0. */
+		.delta = opts->encoding == CKPT_ENCODING_DELTA &&
+			 !(opts->flags & CKPT_ENGINE_NODE_STORE)};
 
 	if (opts->session)
 		(void)snprintf(config.session, sizeof(config.session), "%s", opts->session);

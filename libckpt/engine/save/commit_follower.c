@@ -50,8 +50,10 @@ static int encode_part(struct ckpt_save *save)
 	record.plan = save->plan->digest;
 	record.common = save->common;
 	record.balance = save->balance;
-	record.stored = ckpt_save_file_bytes(save);
-	record.base = ckpt_save_base_step(save);
+	if (save->core->config.delta) {
+		record.stored = ckpt_save_file_bytes(save);
+		record.base = ckpt_save_base_step(save);
+	}
 	ckpt_save_report_replicas(save, record.alike);
 	ckpt_save_name_subject(save, &record.verdict);
 	save->ranks->words.len = 0;
