@@ -13,6 +13,12 @@ void ckpt_codec_close(struct ckpt_codec *codec)
 	CKPT_ASSERT(!codec);
 }
 
+void ckpt_codec_set_margin(struct ckpt_codec *codec, double margin)
+{
+	(void)codec, (void)margin;
+	CKPT_ASSERT(!"a codec");
+}
+
 size_t ckpt_encode_room(size_t bytes)
 {
 	return bytes;
