@@ -490,7 +490,7 @@ bool ckpt_restore_has_targets(const struct ckpt_restore *restore)
 
 struct ckpt_restore_recoded ckpt_restore_recoded(const struct ckpt_restore *restore)
 {
-	if (!answered(restore, CKPT_DONE_END))
+	if (!restore->recode || !answered(restore, CKPT_DONE_END))
 		return (struct ckpt_restore_recoded){0};
 	return (struct ckpt_restore_recoded){.ranks = restore->recode->ranks,
 		.bytes_before = restore->recode->bytes_before,
